@@ -1,0 +1,182 @@
+"""What a run leaves behind, and the only truth about it: run.json, records.jsonl, profile.jsonl, summary.json.
+
+A record is one line a sample and repeat, appended and flushed when the sample is finished. A kill can tear the last
+line; reading drops it, so the sample is decoded again and no finished one is lost.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One target forward. Drafts are counted without the root; the bonus token is counted in `num_emitted` only."""
+
+    num_accepted: int  # drafts the verifier accepted, before any stop or cap cut them
+    num_emitted: int  # tokens that reached the output, bonus included, after the cut
+    num_nodes: int  # draft nodes in the tree, root not counted
+    context_length: int  # committed tokens before the round, root not counted
+    expected_accepted: float | None = None  # sum over draft nodes of the target's probability of the path
+    expected_variance: float | None = None  # variance of the number of accepted drafts under the target
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    schema: int = SCHEMA
+    task: str
+    sample_id: str
+    repeat: int
+    status: Literal["ok", "error"]
+    error: str | None = None
+    prompt_sha256: str = ""  # of the rendered prompt's token ids
+    prompt_tokens: int = 0
+    output_ids: list[int] = field(default_factory=list)  # the stop id included
+    output_text: str = ""
+    finish_reason: Literal["stop", "length"] | None = None
+    rounds: list[Round] = field(default_factory=list)
+    ttft_s: float | None = None  # prefill and the first token, which is drawn from it
+    decode_s: float | None = None  # every round, prefill excluded; drafting included
+    batch_size: int = 1  # samples that shared the decode time
+    stage_s: dict[str, float] | None = None  # profile pass only: draft, build, verify, sample, commit
+    score: float | None = None  # None = unscored or failed
+    score_detail: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, bool] = field(default_factory=dict)  # repetition, truncated, empty
+    target_logprob: float | None = None  # mean natural log-probability of an output token, where computed
+    finished_at: str = ""  # ISO 8601, UTC
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.sample_id, self.repeat
+
+    def check(self) -> None:
+        """The identities of design.md, "Metrics". Raises ValueError naming the sample and the one that fails."""
+        if self.status == "error":
+            return
+        emitted = sum(r.num_emitted for r in self.rounds)
+        if self.output_ids and 1 + emitted != len(self.output_ids):
+            raise self._broken(f"1 + sum of num_emitted = {1 + emitted}, but {len(self.output_ids)} output tokens")
+        for place, r in enumerate(self.rounds):
+            last = place == len(self.rounds) - 1
+            if r.num_accepted < 0 or r.num_accepted > r.num_nodes:
+                raise self._broken(f"round {place} accepted {r.num_accepted} of {r.num_nodes} draft nodes")
+            if not (1 <= r.num_emitted <= r.num_accepted + 1):
+                raise self._broken(f"round {place} emitted {r.num_emitted} of {r.num_accepted} + 1 tokens")
+            if not last and r.num_emitted != r.num_accepted + 1:
+                raise self._broken(f"round {place} was cut, but it is not the last")
+
+    def _broken(self, what: str) -> ValueError:
+        return ValueError(f"record of {self.task}/{self.sample_id} repeat {self.repeat}: {what}")
+
+
+@dataclass(kw_only=True)
+class RunManifest:
+    """run.json. `asked` is the composed config; `resolved` is what it came to on this machine."""
+
+    schema: int = SCHEMA
+    id: str
+    name: str
+    command: list[str]
+    asked: dict[str, Any]
+    resolved: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware_seen: dict[str, Any] = field(default_factory=dict)
+    status: Literal["running", "finished", "failed", "interrupted"] = "running"
+    started_at: str = ""
+    finished_at: str | None = None
+    samples_planned: int = 0
+
+
+class RunFolder:
+    """One run on disk. Reading never writes; only `append`, `write_manifest` and `write_summary` do."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    def manifest(self) -> RunManifest:
+        """Raises ValueError when the folder holds no readable run.json of this schema."""
+        if not self.manifest_path.is_file():
+            raise ValueError(f"{self.path} holds no run.json: it is not the folder of a run")
+        try:
+            values = json.loads(self.manifest_path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{self.manifest_path} is not JSON: {error}") from error
+        return _read(RunManifest, values, str(self.manifest_path))
+
+    def write_manifest(self, manifest: RunManifest) -> None:
+        self._write_json("run.json", asdict(manifest))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        self._write_json("summary.json", summary)
+
+    def summary(self) -> dict[str, Any] | None:
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def records(self, file: str = "records.jsonl") -> list[SampleRecord]:
+        """All whole records in file order; a later record of the same sample and repeat replaces an earlier one."""
+        latest: dict[tuple[str, int], SampleRecord] = {}
+        for record in _whole_lines(self.path / file):
+            latest[record.key] = record
+        return list(latest.values())
+
+    def finished(self) -> set[tuple[str, int]]:
+        """The (sample id, repeat) pairs that need not be decoded again. Error records are tried again."""
+        return {record.key for record in self.records() if record.status == "ok"}
+
+    def append(self, record: SampleRecord, file: str = "records.jsonl") -> None:
+        """Check the record's identities, then append it as one line and force it to disk."""
+        record.check()
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / file).open("ab") as out:
+            if out.tell() and not _ends_with_newline(self.path / file):
+                out.write(b"\n")  # close a line that a kill tore, so that only that line is lost
+            out.write(json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _write_json(self, name: str, values: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        partial = self.path / f"{name}.partial"
+        partial.write_text(json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")
+        partial.replace(self.path / name)
+
+
+def _whole_lines(path: Path) -> Iterator[SampleRecord]:
+    if not path.is_file():
+        return
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            continue  # torn by a kill: the sample is decoded again
+        rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
+        yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
+
+
+def _read(cls: type, values: dict[str, Any], where: str) -> Any:
+    schema = values.get("schema", SCHEMA)
+    if schema > SCHEMA:
+        raise ValueError(f"{where} has schema {schema}; this version reads up to {SCHEMA}: update the harness")
+    known = {f.name for f in fields(cls)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"{where} has unknown keys {unknown}")
+    return cls(**values)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
