@@ -7,7 +7,7 @@ line; reading drops it, so the sample is decoded again and no finished one is lo
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,11 +161,15 @@ def _whole_lines(path: Path) -> Iterator[SampleRecord]:
             values = json.loads(line)
         except (json.JSONDecodeError, UnicodeDecodeError):
             continue  # torn by a kill: the sample is decoded again
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}:{number} is not a record but {line[:40]!r}")
         rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
         yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
 
 
 def _read(cls: type, values: dict[str, Any], where: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is not a JSON object")
     schema = values.get("schema", SCHEMA)
     if schema > SCHEMA:
         raise ValueError(f"{where} has schema {schema}; this version reads up to {SCHEMA}: update the harness")
@@ -173,6 +177,9 @@ def _read(cls: type, values: dict[str, Any], where: str) -> Any:
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"{where} has unknown keys {unknown}")
+    required = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+    if missing := sorted(required - set(values)):
+        raise ValueError(f"{where} lacks {missing}: written by another program, or edited")
     return cls(**values)
 
 

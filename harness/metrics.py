@@ -1,0 +1,261 @@
+"""Every metric of a run, defined once, as pure functions of its records. docs/metrics.md gives formulas and units.
+
+A metric that cannot be computed is absent, never 0: no rounds means no acceptance length, no score means no mean.
+Names are grouped with `/`; `summary.json`, W&B and the report use the same ones.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.records import Round, RunManifest, SampleRecord
+
+QUANTILES = (50, 90, 99)
+BOOTSTRAP_RESAMPLES = 2000
+BOOTSTRAP_SEED = 0
+MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
+CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
+Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
+LOOP_TOKENS, LOOP_REPEATS, LOOP_PERIOD = 32, 3, 64
+
+
+def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest: RunManifest) -> dict[str, Any]:
+    """All metrics of one run: JSON-able, flat, without the ones that cannot be computed.
+
+    `records` are those of the timed pass, `profile` those of the profile pass (stage times and expected acceptance
+    come from there and from nowhere else). Raises ValueError when a record breaks an identity.
+    """
+    for record in (*records, *profile):
+        record.check()
+    ok = [r for r in records if r.status == "ok"]
+    rounds = [r for record in ok for r in record.rounds]
+    found: dict[str, Any] = {
+        "samples/records": len(records),
+        "samples/planned": manifest.samples_planned or None,
+        "tokens/output": sum(len(r.output_ids) for r in ok),
+        "rounds/total": len(rounds),
+        **_acceptance(ok, rounds),
+        **_by_context(rounds),
+        **_expected([r for record in profile if record.status == "ok" for r in record.rounds]),
+        **_speed(ok),
+        **_stages(profile),
+        "memory/peak_bytes": manifest.resolved.get("peak_memory_bytes"),
+        **_quality(ok),
+        **_rates(records, ok),
+    }
+    found = {name: value for name, value in found.items() if value is not None}
+    return {**found, "warnings": _warnings(found, rounds, manifest)}
+
+
+def sample_scalars(record: SampleRecord) -> dict[str, float]:
+    """The scalars of one sample, for a tracker's history. An error record gives `sample/error` = 1 and nothing else."""
+    if record.status == "error":
+        return {"sample/error": 1.0}
+    speed = decode_seconds(record)
+    values = {
+        "sample/error": 0.0,
+        "sample/prompt_tokens": float(record.prompt_tokens),
+        "sample/output_tokens": float(len(record.output_ids)),
+        "sample/rounds": float(len(record.rounds)),
+        "sample/acceptance_length": acceptance_length(record),
+        "sample/decode_tokens_per_s": decoded_tokens(record) / speed if speed else None,
+        "sample/ttft_s": record.ttft_s,
+        "sample/decode_s": record.decode_s,
+        "sample/score": record.score,
+        "sample/target_logprob": record.target_logprob,
+        **{f"sample/{name}": float(value) for name, value in record.flags.items()},
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def acceptance_length(record: SampleRecord) -> float | None:
+    """Tokens committed in a round, mean over the sample's rounds; None at 0 rounds."""
+    return sum(r.num_emitted for r in record.rounds) / len(record.rounds) if record.rounds else None
+
+
+def decoded_tokens(record: SampleRecord) -> int:
+    """Output tokens that rounds made: all but the first, which belongs to prefill."""
+    return max(len(record.output_ids) - 1, 0)
+
+
+def decode_seconds(record: SampleRecord) -> float | None:
+    """The sample's share of the decode time: `decode_s` is the time of the whole batch it was decoded in."""
+    return None if record.decode_s is None or not decoded_tokens(record) else record.decode_s / record.batch_size
+
+
+def quality_flags(output_ids: Sequence[int], text: str, finish_reason: str | None) -> dict[str, bool]:
+    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character)."""
+    return {"repetition": repetition(output_ids), "truncated": finish_reason == "length", "empty": not text.strip()}
+
+
+def repetition(ids: Sequence[int]) -> bool:
+    """Whether the output holds a loop: one block of at most 64 tokens said 3 times or more in a row, 32 tokens or more.
+
+    Looked for anywhere, so a stop id after the loop hides nothing, and a longer output never loses the flag.
+    """
+    tokens = np.asarray(ids)
+    for period in range(1, min(LOOP_PERIOD, len(tokens) // LOOP_REPEATS) + 1):
+        # A stretch of length n with this period is n - period equal pairs in a row.
+        differs = np.flatnonzero(tokens[period:] != tokens[:-period])
+        edges = np.concatenate(([-1], differs, [len(tokens) - period]))
+        if np.diff(edges).max() - 1 + period >= max(LOOP_TOKENS, LOOP_REPEATS * period):
+            return True
+    return False
+
+
+def wilson(mean: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion `mean` seen in `n` samples (Wilson 1927)."""
+    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def score_interval(records: Iterable[SampleRecord]) -> tuple[float, float, float, int] | None:
+    """(mean score, low, high, scored samples); None when nothing was scored.
+
+    The unit is the sample: its repeats are averaged first, so more repeats never pretend more samples. Scores that are
+    all 0 or 1 get Wilson's interval, others a percentile bootstrap over samples (nan bounds below 2 samples).
+    """
+    by_sample: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if record.status == "ok" and record.score is not None:
+            by_sample[record.sample_id].append(record.score)
+    if not by_sample:
+        return None
+    means = np.array([np.mean(scores) for scores in by_sample.values()])
+    mean, n = float(means.mean()), len(means)
+    if all(score in (0.0, 1.0) for scores in by_sample.values() for score in scores):
+        return mean, *wilson(mean, n), n
+    if n < 2:
+        return mean, math.nan, math.nan, n
+    draws = np.random.default_rng(BOOTSTRAP_SEED).integers(0, n, (BOOTSTRAP_RESAMPLES, n))
+    low, high = np.percentile(means[draws].mean(axis=1), [2.5, 97.5])
+    return mean, float(low), float(high), n
+
+
+def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
+    if not rounds:
+        return {}
+    accepted = [r.num_accepted for r in rounds]
+    histogram = np.bincount(accepted)
+    assert histogram.sum() == len(rounds)
+    lengths = [length for record in ok if (length := acceptance_length(record)) is not None]
+    nodes = sum(r.num_nodes for r in rounds)
+    deepest = max(len(histogram) - 1, 1 if nodes else 0)
+    per_position = [float(histogram[i:].sum() / len(rounds)) for i in range(1, deepest + 1)]
+    return {
+        "acceptance_length/pooled": sum(r.num_emitted for r in rounds) / len(rounds),
+        "acceptance_length/sample_mean": sum(lengths) / len(lengths),
+        "acceptance/mean_accepted": sum(accepted) / len(rounds),
+        "acceptance/per_position": per_position or None,
+        "acceptance/histogram": [int(count) for count in histogram],
+        "acceptance/draft_rate": sum(accepted) / nodes if nodes else None,
+        "acceptance/nodes_per_round": nodes / len(rounds),
+    }
+
+
+def _by_context(rounds: list[Round]) -> dict[str, Any]:
+    found = {}
+    for (low, high), bucket in context_buckets(rounds).items():
+        found[f"acceptance_length/context/{low}-{high}"] = sum(r.num_emitted for r in bucket) / len(bucket)
+        found[f"rounds/context/{low}-{high}"] = len(bucket)
+    return found
+
+
+def context_buckets(rounds: list[Round]) -> dict[tuple[int, int], list[Round]]:
+    """Rounds by context length, in octaves from 0-127, 128-255, 256-511 on; both ends belong to the bucket."""
+    buckets: dict[tuple[int, int], list[Round]] = defaultdict(list)
+    for r in rounds:
+        octave = max(r.context_length, 1).bit_length() - 1
+        buckets[(0, 127) if octave < 7 else (1 << octave, (2 << octave) - 1)].append(r)
+    return dict(sorted(buckets.items()))
+
+
+def _expected(rounds: list[Round]) -> dict[str, Any]:
+    """Expected against accepted drafts on the same rounds of the profile pass.
+
+    Given its context a round's accepts have the recorded mean and variance, so the differences are a martingale and
+    their sum over its standard deviation is near a standard normal when the verifier is exact.
+    """
+    known = [r for r in rounds if r.expected_accepted is not None]
+    if not known:
+        return {}
+    expected, measured = sum(r.expected_accepted or 0.0 for r in known), sum(r.num_accepted for r in known)
+    variances = [r.expected_variance for r in known]
+    variance = sum(v for v in variances if v is not None) if None not in variances else 0.0
+    return {
+        "acceptance/expected_accepted": expected / len(known),
+        "acceptance/expected_measured": measured / len(known),
+        "acceptance/expected_rounds": len(known),
+        "acceptance/expected_z": (measured - expected) / math.sqrt(variance) if variance > 0 else None,
+    }
+
+
+def _speed(ok: list[SampleRecord]) -> dict[str, Any]:
+    timed = [(decoded_tokens(r), seconds, r) for r in ok if (seconds := decode_seconds(r))]
+    found: dict[str, Any] = {}
+    if timed:
+        found["throughput/decode_tokens_per_s"] = sum(n for n, _, _ in timed) / sum(s for _, s, _ in timed)
+    waits = {
+        "ttft_s": [r.ttft_s for r in ok if r.ttft_s is not None],
+        "tpot_s": [(r.decode_s or 0.0) / n for n, _, r in timed],  # as the sample's reader waits: not shared
+    }
+    for name, values in waits.items():
+        for q in QUANTILES if values else ():
+            found[f"latency/{name}_p{q}"] = float(np.percentile(values, q))
+    return found
+
+
+def _stages(profile: list[SampleRecord]) -> dict[str, Any]:
+    staged = [r for r in profile if r.status == "ok" and r.stage_s is not None and r.rounds]
+    count = sum(len(r.rounds) for r in staged)
+    names = sorted({name for r in staged for name in r.stage_s or {}})
+    return {f"stage/{name}_s_per_round": sum((r.stage_s or {}).get(name, 0.0) for r in staged) / count for name in names}
+
+
+def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if interval := score_interval(ok):
+        mean, low, high, n = interval
+        found = {"quality/score": mean, "quality/n_samples": n}
+        if not math.isnan(low):
+            found |= {"quality/score_low": low, "quality/score_high": high}
+    found["quality/n_scored"] = sum(r.score is not None for r in ok)
+    found["quality/n_unscored"] = sum(r.score is None for r in ok)
+    scored = [(r.target_logprob, len(r.output_ids)) for r in ok if r.target_logprob is not None and r.output_ids]
+    if scored:
+        found["quality/target_logprob"] = sum(lp * n for lp, n in scored) / sum(n for _, n in scored)
+    return found
+
+
+def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:
+    found: dict[str, Any] = {"rate/error": sum(r.status == "error" for r in records) / len(records)} if records else {}
+    for flag in ("repetition", "truncated", "empty"):
+        seen = [r.flags[flag] for r in ok if flag in r.flags]
+        found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
+    return found
+
+
+def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest) -> list[str]:
+    warnings = []
+    mode = manifest.asked.get("speculative", {}).get("name")
+    if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
+        warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")
+    elif any(r.num_nodes for r in rounds) and not any(r.num_accepted for r in rounds):
+        warnings.append(f"zero acceptance: no draft was accepted in {len(rounds)} rounds; drafter and target do not fit")
+    z = found.get("acceptance/expected_z")
+    if z is not None and abs(z) > Z_ALARM:
+        warnings.append(f"measured acceptance is {z:+.1f} standard deviations from the expected: is the verifier exact?")
+    shorter: list[Round] = []
+    for (low, high), bucket in context_buckets(rounds).items():
+        if min(len(bucket), len(shorter)) >= MIN_BUCKET_ROUNDS:
+            here, before = (sum(r.num_accepted for r in some) / len(some) for some in (bucket, shorter))
+            if here < CLIFF * before:
+                warnings.append(
+                    f"acceptance falls at context {low}-{high}: {here:.2f} accepted drafts a round, {before:.2f} below it"
+                )
+        shorter = shorter + bucket
+    return warnings

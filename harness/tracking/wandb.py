@@ -1,0 +1,163 @@
+"""The one door to Weights & Biases. What it holds is a copy of the records, and can be rebuilt from them at any time.
+
+Offline a run is a folder, `wandb/offline-run-DATE-ID`, inside the run folder; `wandb sync FOLDER` uploads it later.
+The service writes its log in the background, so a kill may cut the copy short, never the records. A restart therefore
+logs every earlier record again into a fresh folder and removes the cut ones: one folder holds the whole run.
+"""
+
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.metrics import sample_scalars
+from harness.records import RunFolder, RunManifest, SampleRecord
+from harness.tracking.redact import redact
+
+STEP = "progress/records"  # own step: W&B's is shifted when a second try of a run is uploaded
+COLUMNS = ("sample_id", "repeat", "status", "finish_reason", "prompt_sha256")
+TEXT_COLUMNS = ("output_text", "score_detail", "error")  # an exception or a score's detail may quote the output
+
+
+@dataclass
+class WandbTracker:
+    """One run = one W&B run with the run's own id, so a second upload lands in the same place.
+
+    `log_text=false` keeps outputs, score details and error texts out of everything W&B stores.
+    """
+
+    name: str
+    mode: Literal["offline", "online"] = "offline"
+    project: str = "ddtree-eval"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    log_text: bool = True
+    table_rows: int = 1000  # records in the per-sample table, the first ones
+    _run: Any = field(default=None, init=False, repr=False)
+    _records: dict[tuple[str, int], SampleRecord] = field(default_factory=dict, init=False, repr=False)
+    _logged: int = field(default=0, init=False, repr=False)
+    _data_dir: str | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.table_rows < 0:
+            raise ValueError(f"tracking.table_rows is {self.table_rows}; it must be 0 or more")
+
+    def start(self, run: RunFolder, manifest: RunManifest) -> None:
+        """Raises ValueError when tracking is online and there is no key or no server."""
+        import wandb
+
+        folder = run.path.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.mode == "online" and not wandb.login(prompt=False, verify=False):
+            raise ValueError(
+                "tracking=online needs a Weights & Biases key and none is set: run `wandb login` or set WANDB_API_KEY, "
+                "or use tracking=offline and upload later with `wandb sync`"
+            )
+        earlier_tries = sorted((folder / "wandb").glob(f"offline-run-*-{manifest.id}"))
+        # Tables wait in the data folder until they are uploaded: beside the run, they travel with it.
+        self._data_dir = os.environ.get("WANDB_DATA_DIR")
+        os.environ["WANDB_DATA_DIR"] = str(folder / "wandb")
+        try:
+            self._run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                group=self.group,
+                tags=self.tags,
+                id=manifest.id,
+                name=manifest.name,
+                dir=str(folder),
+                mode=self.mode,
+                resume="allow",
+                reinit="create_new",
+                config=_config(manifest),
+                settings=_settings(wandb),
+            )
+        except wandb.errors.Error as error:
+            self._restore_environment()
+            raise ValueError(
+                f"tracking={self.mode}: Weights & Biases did not start: {error}. "
+                "Use tracking=offline or tracking=none to run without it"
+            ) from error
+        self._run.define_metric(STEP)
+        self._run.define_metric("sample/*", step_metric=STEP)
+        self._run.define_metric("running/*", step_metric=STEP)
+        for record in run.records():
+            self.log(record)
+        for cut in earlier_tries:
+            shutil.rmtree(cut)
+
+    def log(self, record: SampleRecord) -> None:
+        self._records[record.key] = record
+        self._logged += 1
+        rounds = [r for kept in self._records.values() if kept.status == "ok" for r in kept.rounds]
+        running = {"running/acceptance_length": sum(r.num_emitted for r in rounds) / len(rounds)} if rounds else {}
+        self._run.log({STEP: self._logged, **sample_scalars(record), **running})
+
+    def finish(self, summary: dict[str, Any], *, exit_code: int = 0) -> None:
+        if self._run is None:
+            return
+        import wandb
+
+        try:
+            media: dict[str, Any] = {"samples": self._sample_table(wandb)}
+            if histogram := summary.get("acceptance/histogram"):
+                edges = [i - 0.5 for i in range(len(histogram) + 1)]
+                media["acceptance/accepted_drafts"] = wandb.Histogram(np_histogram=(histogram, edges))
+            if positions := summary.get("acceptance/per_position"):
+                rows = [[i, share] for i, share in enumerate(positions, start=1)]
+                media["acceptance/position_table"] = wandb.Table(columns=["position", "accepted_share"], data=rows)
+            self._run.log({STEP: self._logged, **media})
+            self._run.summary.update(redact(summary))
+        finally:
+            self._run.finish(exit_code=exit_code)
+            self._restore_environment()
+
+    def location(self) -> str | None:
+        return None if self._run is None else str(Path(self._run.dir).parent)
+
+    def _sample_table(self, wandb: Any) -> Any:
+        rows = [self._row(record) for record in list(self._records.values())[: self.table_rows]]
+        columns = list(dict.fromkeys(name for row in rows for name in row)) or list(COLUMNS)
+        return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])
+
+    def _row(self, record: SampleRecord) -> dict[str, Any]:
+        values = asdict(record)
+        row = {name: values[name] for name in COLUMNS} | sample_scalars(record)
+        if self.log_text:
+            row |= {name: str(values[name]) if values[name] else None for name in TEXT_COLUMNS}
+        return row
+
+    def _restore_environment(self) -> None:
+        if self._data_dir is None:
+            os.environ.pop("WANDB_DATA_DIR", None)
+        else:
+            os.environ["WANDB_DATA_DIR"] = self._data_dir
+
+
+def _config(manifest: RunManifest) -> dict[str, Any]:
+    """What was asked, group by group, and beside it what it came to."""
+    return redact(
+        {
+            **manifest.asked,
+            "resolved": manifest.resolved,
+            "versions": manifest.versions,
+            "hardware_seen": manifest.hardware_seen,
+        }
+    )
+
+
+def _settings(wandb: Any) -> Any:
+    """Quiet; and nothing of the host goes along unasked, nor runs beside the timed decoding: run.json has the facts."""
+    return wandb.Settings(
+        silent=True,
+        console="off",
+        x_transaction_log_flush_interval=1.0,  # seconds of the copy that a kill may cost; the default is 15
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+        disable_code=True,
+        disable_git=True,
+    )
