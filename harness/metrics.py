@@ -6,16 +6,15 @@ Names are grouped with `/`; `summary.json`, W&B and the report use the same ones
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
 QUANTILES = (50, 90, 99)
-BOOTSTRAP_RESAMPLES = 2000
-BOOTSTRAP_SEED = 0
 MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
 CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
 Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
@@ -42,7 +41,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_expected([r for record in profile if record.status == "ok" for r in record.rounds]),
         **_speed(ok),
         **_stages(profile),
-        "memory/peak_bytes": manifest.resolved.get("peak_memory_bytes"),
+        "memory/peak_bytes": manifest.measured.get("peak_memory_bytes"),
         **_quality(ok),
         **_rates(records, ok),
     }
@@ -104,36 +103,6 @@ def repetition(ids: Sequence[int]) -> bool:
         if np.diff(edges).max() - 1 + period >= max(LOOP_TOKENS, LOOP_REPEATS * period):
             return True
     return False
-
-
-def wilson(mean: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion `mean` seen in `n` samples (Wilson 1927)."""
-    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def score_interval(records: Iterable[SampleRecord]) -> tuple[float, float, float, int] | None:
-    """(mean score, low, high, scored samples); None when nothing was scored.
-
-    The unit is the sample: its repeats are averaged first, so more repeats never pretend more samples. Scores that are
-    all 0 or 1 get Wilson's interval, others a percentile bootstrap over samples (nan bounds below 2 samples).
-    """
-    by_sample: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        if record.status == "ok" and record.score is not None:
-            by_sample[record.sample_id].append(record.score)
-    if not by_sample:
-        return None
-    means = np.array([np.mean(scores) for scores in by_sample.values()])
-    mean, n = float(means.mean()), len(means)
-    if all(score in (0.0, 1.0) for scores in by_sample.values() for score in scores):
-        return mean, *wilson(mean, n), n
-    if n < 2:
-        return mean, math.nan, math.nan, n
-    draws = np.random.default_rng(BOOTSTRAP_SEED).integers(0, n, (BOOTSTRAP_RESAMPLES, n))
-    low, high = np.percentile(means[draws].mean(axis=1), [2.5, 97.5])
-    return mean, float(low), float(high), n
 
 
 def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
@@ -213,7 +182,9 @@ def _stages(profile: list[SampleRecord]) -> dict[str, Any]:
     staged = [r for r in profile if r.status == "ok" and r.stage_s is not None and r.rounds]
     count = sum(len(r.rounds) for r in staged)
     names = sorted({name for r in staged for name in r.stage_s or {}})
-    return {f"stage/{name}_s_per_round": sum((r.stage_s or {}).get(name, 0.0) for r in staged) / count for name in names}
+    return {
+        f"stage/{name}_s_per_round": sum((r.stage_s or {}).get(name, 0.0) for r in staged) / count for name in names
+    }
 
 
 def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
@@ -245,17 +216,21 @@ def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest)
     if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
         warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")
     elif any(r.num_nodes for r in rounds) and not any(r.num_accepted for r in rounds):
-        warnings.append(f"zero acceptance: no draft was accepted in {len(rounds)} rounds; drafter and target do not fit")
+        warnings.append(
+            f"zero acceptance: no draft was accepted in {len(rounds)} rounds, drafter and target do not fit"
+        )
     z = found.get("acceptance/expected_z")
     if z is not None and abs(z) > Z_ALARM:
-        warnings.append(f"measured acceptance is {z:+.1f} standard deviations from the expected: is the verifier exact?")
+        warnings.append(
+            f"measured acceptance is {z:+.1f} standard deviations from the expected: is the verifier exact?"
+        )
     shorter: list[Round] = []
     for (low, high), bucket in context_buckets(rounds).items():
         if min(len(bucket), len(shorter)) >= MIN_BUCKET_ROUNDS:
             here, before = (sum(r.num_accepted for r in some) / len(some) for some in (bucket, shorter))
             if here < CLIFF * before:
                 warnings.append(
-                    f"acceptance falls at context {low}-{high}: {here:.2f} accepted drafts a round, {before:.2f} below it"
+                    f"acceptance falls at context {low}-{high}: {here:.2f} accepted drafts a round, {before:.2f} before"
                 )
         shorter = shorter + bucket
     return warnings

@@ -86,6 +86,7 @@ class RunManifest:
     resolved: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     hardware_seen: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)  # peak_memory_bytes, setup_s: differ from try to try
     status: Literal["running", "finished", "failed", "interrupted"] = "running"
     started_at: str = ""
     finished_at: str | None = None
@@ -161,14 +162,14 @@ def _whole_lines(path: Path) -> Iterator[SampleRecord]:
             values = json.loads(line)
         except (json.JSONDecodeError, UnicodeDecodeError):
             continue  # torn by a kill: the sample is decoded again
-        if not isinstance(values, dict):
+        if type(values) is not dict:
             raise ValueError(f"{path}:{number} is not a record but {line[:40]!r}")
         rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
         yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
 
 
 def _read(cls: type, values: dict[str, Any], where: str) -> Any:
-    if not isinstance(values, dict):
+    if type(values) is not dict:
         raise ValueError(f"{where} is not a JSON object")
     schema = values.get("schema", SCHEMA)
     if schema > SCHEMA:

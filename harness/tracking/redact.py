@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
-SECRET_NAME = re.compile(r"(^|[_.-])(api_?key|key|token|secret|passwd|password|credentials?|authorization)$", re.I)
+SECRET_NAME = re.compile(r"(?i)(^|[_.-])(api_?key|key|token|secret|passwd|password|credentials?|authorization)$")
 USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 

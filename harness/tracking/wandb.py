@@ -9,7 +9,10 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
 
 from harness.metrics import sample_scalars
 from harness.records import RunFolder, RunManifest, SampleRecord
@@ -34,15 +37,11 @@ class WandbTracker:
     group: str | None = None
     tags: list[str] = field(default_factory=list)
     log_text: bool = True
-    table_rows: int = 1000  # records in the per-sample table, the first ones
+    table_rows: Annotated[int, Ge(0)] = 1000  # records in the per-sample table, the first ones
     _run: Any = field(default=None, init=False, repr=False)
     _records: dict[tuple[str, int], SampleRecord] = field(default_factory=dict, init=False, repr=False)
     _logged: int = field(default=0, init=False, repr=False)
     _data_dir: str | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.table_rows < 0:
-            raise ValueError(f"tracking.table_rows is {self.table_rows}; it must be 0 or more")
 
     def start(self, run: RunFolder, manifest: RunManifest) -> None:
         """Raises ValueError when tracking is online and there is no key or no server."""
@@ -103,8 +102,8 @@ class WandbTracker:
         try:
             media: dict[str, Any] = {"samples": self._sample_table(wandb)}
             if histogram := summary.get("acceptance/histogram"):
-                edges = [i - 0.5 for i in range(len(histogram) + 1)]
-                media["acceptance/accepted_drafts"] = wandb.Histogram(np_histogram=(histogram, edges))
+                edges = np.arange(len(histogram) + 1) - 0.5
+                media["acceptance/accepted_drafts"] = wandb.Histogram(np_histogram=(np.array(histogram), edges))
             if positions := summary.get("acceptance/per_position"):
                 rows = [[i, share] for i, share in enumerate(positions, start=1)]
                 media["acceptance/position_table"] = wandb.Table(columns=["position", "accepted_share"], data=rows)

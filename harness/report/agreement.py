@@ -1,0 +1,71 @@
+"""Which facts two runs must share before their figures may stand side by side, and where they differ."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records import RunManifest
+
+# What a comparison is about, or what says nothing about the figures.
+FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_")
+# Resolved facts that belong to the mode and its drafter, or are measurements and places rather than conditions.
+FREE_RESOLVED = (
+    "drafter",
+    "speculative",
+    "mode",
+    "verifier",
+    "tree_budget",
+    "block_size",
+    "peak_memory_bytes",
+    "path",
+    "cache",
+    "run_folder",
+)
+ABSENT = "(absent)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    key: str
+    left: Any
+    right: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.left!r} against {self.right!r}"
+
+
+def differences(left: RunManifest, right: RunManifest) -> list[Difference]:
+    """The facts that must agree and do not, by key. Empty: the two may be compared."""
+    a, b = facts(left), facts(right)
+    return [
+        Difference(key, a.get(key, ABSENT), b.get(key, ABSENT))
+        for key in sorted(set(a) | set(b))
+        if a.get(key, ABSENT) != b.get(key, ABSENT)
+    ]
+
+
+def facts(manifest: RunManifest) -> dict[str, Any]:
+    """Every fact that two compared runs must share, flat: `asked.sampling.temperature`, `resolved.dtype`, ..."""
+    asked = _flat("", manifest.asked)
+    free = tuple(FREE_ASKED)
+    found = {
+        f"asked.{key}": value
+        for key, value in asked.items()
+        if not any(key == f or key.startswith(f"{f}.") or key.endswith(f".{f}") for f in free)
+    }
+    for group, values in (
+        ("resolved", manifest.resolved),
+        ("versions", manifest.versions),
+        ("hardware_seen", manifest.hardware_seen),
+    ):
+        for key, value in _flat("", values).items():
+            if not set(key.split(".")) & set(FREE_RESOLVED):
+                found[f"{group}.{key}"] = value
+    return found
+
+
+def _flat(prefix: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {
+            k: v for key, inner in value.items() for k, v in _flat(f"{prefix}.{key}" if prefix else key, inner).items()
+        }
+    return {prefix: value}

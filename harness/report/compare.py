@@ -1,0 +1,221 @@
+"""The comparison of runs that agree, from their records alone: the same samples in every column."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from harness.intervals import score_interval
+from harness.metrics import decode_seconds, decoded_tokens
+from harness.records import RunFolder, RunManifest, SampleRecord
+from harness.report.agreement import Difference, differences
+from harness.report.statistics import Estimate, paired_difference, ratio, speed_up
+
+Key = tuple[str, int]
+
+
+class CannotCompare(ValueError):
+    """The runs, or what is on disk, do not allow a comparison. The message is meant for the person who asked."""
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: RunFolder
+    manifest: RunManifest
+    records: dict[Key, SampleRecord]
+
+    @classmethod
+    def read(cls, path: str) -> "Run":
+        """Raises ValueError when the folder holds no run."""
+        folder = RunFolder(path)
+        manifest = folder.manifest()
+        records = {record.key: record for record in folder.records()}
+        for record in records.values():
+            record.check()
+        return cls(folder, manifest, records)
+
+    @property
+    def mode(self) -> str:
+        return str(self.manifest.asked.get("speculative", {}).get("name", "?"))
+
+    @property
+    def verifier(self) -> str:
+        return str(self.manifest.asked.get("speculative", {}).get("verifier", "?"))
+
+    @property
+    def tree_budget(self) -> int | None:
+        return self.manifest.asked.get("speculative", {}).get("tree_budget")
+
+    @property
+    def ok(self) -> set[Key]:
+        return {key for key, record in self.records.items() if record.status == "ok"}
+
+
+@dataclass
+class Column:
+    """One run, on the samples that all runs share."""
+
+    run: Run
+    samples: int
+    acceptance_length: Estimate | None = None
+    decode_tokens_per_s: float | None = None
+    speed_up: Estimate | None = None
+    certificate: str = ""
+    score: Estimate | None = None
+    score_difference: Estimate | None = None
+    rates: dict[str, float] = field(default_factory=dict)  # over all the run's own records
+    equal_outputs: int | None = None  # samples whose ids equal the baseline's, where noise is shared
+
+
+@dataclass
+class Comparison:
+    columns: list[Column]
+    baseline: Run | None
+    degenerate: int  # common samples left out of the speed-up because some run fell into a loop there
+    notes: list[str]
+
+
+def compare(runs: list[Run]) -> Comparison:
+    """Raises CannotCompare naming every fact that differs, a prompt that differs, or the lack of common samples."""
+    refuse_differences(runs)
+    common, notes = _common(runs)
+    baselines = [run for run in runs if run.mode == "autoregressive"]
+    baseline = baselines[0] if baselines else None
+    if baseline is None:
+        notes.append("No autoregressive run among them: no speed-up and no score difference.")
+    elif len(baselines) > 1:
+        notes.append(f"{len(baselines)} autoregressive runs: the baseline is {baseline.folder.path}.")
+    loops = {key for key in common if any(run.records[key].flags.get("repetition") for run in runs)}
+    if loops:
+        notes.append(f"{len(loops)} of {len(common)} samples fell into a loop in some run: left out of the speed-up.")
+    columns = [_column(run, baseline, common, loops) for run in runs]
+    if baseline is not None and len(runs) > 1:
+        notes.append(_output_note(columns, baseline, len(common)))
+    for run in runs:
+        if run.manifest.status != "finished":
+            done, planned = len(run.records), run.manifest.samples_planned or "?"
+            notes.append(f"Unfinished: {run.folder.path} is {run.manifest.status}, {done} of {planned} samples.")
+    return Comparison(columns, baseline, len(loops), notes)
+
+
+def refuse_differences(runs: list[Run]) -> None:
+    lines: list[str] = []
+    for other in runs[1:]:
+        if found := differences(runs[0].manifest, other.manifest):
+            lines.append(f"{runs[0].folder.path} and {other.folder.path} differ in")
+            lines += [f"  {difference}" for difference in found]
+    if lines:
+        raise CannotCompare("These runs cannot be compared, their conditions differ.\n" + "\n".join(lines))
+
+
+def agree(left: Run, right: Run) -> list[Difference]:
+    return differences(left.manifest, right.manifest)
+
+
+def certificate_mark(folder: RunFolder) -> str:
+    """What stands beside a speed-up. The exactness certificate is certificate.json in the run folder (design.md).
+
+    Until it is read and its key checked against the run, no run has one.
+    """
+    return "no certificate"
+
+
+def _common(runs: list[Run]) -> tuple[list[Key], list[str]]:
+    common = set.intersection(*(run.ok for run in runs))
+    if not common:
+        raise CannotCompare(
+            "These runs share no finished sample: " + ", ".join(f"{r.folder.path} has {len(r.ok)}" for r in runs)
+        )
+    for key in sorted(common):
+        if len({run.records[key].prompt_sha256 for run in runs}) > 1:
+            raise CannotCompare(f"Sample {key[0]} repeat {key[1]} was given different prompts (prompt_sha256 differs).")
+    everything = set.union(*(set(run.records) for run in runs))
+    notes = []
+    if common != everything:
+        notes.append(
+            f"Compared on the {len(common)} samples that all runs finished; "
+            + ", ".join(f"{r.folder.path} has {len(r.ok)} of {len(everything)}" for r in runs)
+            + "."
+        )
+    return sorted(common), notes
+
+
+def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) -> Column:
+    records = [run.records[key] for key in common]
+    column = Column(run, len(common), certificate=certificate_mark(run.folder), rates=_rates(run))
+    if any(r.rounds for r in records):
+        per_sample = _totals(records)
+        column.acceptance_length = ratio(
+            *zip(*[(emitted, rounds) for emitted, rounds in per_sample if rounds], strict=True)
+        )
+    timed = [(decoded_tokens(r), seconds) for r in records if (seconds := decode_seconds(r))]
+    if timed:
+        column.decode_tokens_per_s = sum(n for n, _ in timed) / sum(s for _, s in timed)
+    if found := score_interval(records):
+        mean, low, high, _ = found
+        column.score = Estimate(mean) if math.isnan(low) else Estimate(mean, low, high)
+    if baseline is None or run is baseline:
+        return column
+    column.speed_up = _speed_up(run, baseline, [key for key in common if key not in loops])
+    column.score_difference = _score_difference(run, baseline, common)
+    if _noise_is_shared(run, baseline):
+        column.equal_outputs = sum(run.records[k].output_ids == baseline.records[k].output_ids for k in common)
+    return column
+
+
+def _totals(records: list[SampleRecord]) -> list[tuple[int, int]]:
+    """(tokens emitted in rounds, rounds) of each sample, its repeats together."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for record in records:
+        totals[record.sample_id][0] += sum(r.num_emitted for r in record.rounds)
+        totals[record.sample_id][1] += len(record.rounds)
+    return [(emitted, rounds) for emitted, rounds in totals.values()]
+
+
+def _speed_up(run: Run, baseline: Run, keys: list[Key]) -> Estimate | None:
+    """Only keys with a decode time in both runs count, so both sides have exactly the same samples."""
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+    for key in keys:
+        sides = [(decode_seconds(r), decoded_tokens(r)) for r in (baseline.records[key], run.records[key])]
+        if all(seconds for seconds, _ in sides):
+            for place, value in enumerate(v for side in sides for v in side):
+                totals[key[0]][place] += value or 0.0
+    return speed_up(*zip(*totals.values(), strict=True)) if totals else None
+
+
+def _score_difference(run: Run, baseline: Run, common: list[Key]) -> Estimate | None:
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for key in common:
+        base, own = baseline.records[key].score, run.records[key].score
+        if base is not None and own is not None:
+            pairs[key[0]].append((base, own))
+    if not pairs:
+        return None
+    means = [[sum(side) / len(side) for side in zip(*repeats, strict=True)] for repeats in pairs.values()]
+    return paired_difference(*zip(*means, strict=True))
+
+
+def _noise_is_shared(run: Run, baseline: Run) -> bool:
+    """Coupled noise, or none at all: then a lossless mode gives the baseline's very output, up to near ties."""
+    sampling = run.manifest.asked.get("sampling", {})
+    temperature = run.manifest.resolved.get("sampling", sampling).get("temperature", sampling.get("temperature"))
+    return temperature == 0 or (run.verifier == baseline.verifier == "coupled")
+
+
+def _output_note(columns: list[Column], baseline: Run, common: int) -> str:
+    others = [c for c in columns if c.run is not baseline]
+    if all(c.equal_outputs is not None for c in others):
+        return f"Outputs equal to the baseline's are counted over {common} samples; a near tie can still part them."
+    return (
+        "Outputs cannot be compared one by one: at this temperature the verifiers draw different noise. Scores can be "
+        "compared in the mean only (speculative.verifier=coupled in every run makes outputs comparable)."
+    )
+
+
+def _rates(run: Run) -> dict[str, float]:
+    ok = [r for r in run.records.values() if r.status == "ok"]
+    rates = {"error": sum(r.status == "error" for r in run.records.values()) / len(run.records)}
+    for flag in ("repetition", "truncated"):
+        seen = [r.flags[flag] for r in ok if flag in r.flags]
+        if seen:
+            rates[flag] = sum(seen) / len(seen)
+    return rates
