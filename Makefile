@@ -1,0 +1,48 @@
+# `make help` lists the targets. `make eval task=math500 speculative.tree_budget=64` forwards simple KEY=VALUE words;
+# anything else (lists, spaces, ~key, +key) goes through ARGS='...'.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Words given as KEY=VALUE on make's command line become make variables: forward all but make's own, so that a misspelt
+# key reaches the harness and is refused there.
+OWN := PYTHON VENV ARGS RUNS
+TYPED = $(foreach v,$(filter-out $(OWN),$(.VARIABLES)),$(if $(filter command line,$(origin $(v))),$(v)))
+FORWARD = $(foreach v,$(TYPED),'$(v)=$(value $(v))')
+
+.DEFAULT_GOAL := help
+.PHONY: help install data eval report drafter check test clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv with the exact pins of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+eval: $(STAMP) ## run one setting, e.g. make eval speculative.tree_budget=64 sampling=t10
+	$(BIN)/python -m harness $(FORWARD) $(ARGS)
+
+report: $(STAMP) ## compare runs: RUNS='outputs/A outputs/B', default the newest and all that agree with it
+	$(BIN)/python -m harness.report $(RUNS) $(ARGS)
+
+drafter: $(STAMP) ## train a drafter (needs a CUDA device to be worth it)
+	$(BIN)/python -m harness.drafters.train $(FORWARD) $(ARGS)
+
+check: $(STAMP) ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(STAMP) ## every test
+	$(BIN)/python -m pytest $(ARGS)
+
+clean: ## remove the environment; outputs stay
+	rm -rf $(VENV) *.egg-info

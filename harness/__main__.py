@@ -1,0 +1,35 @@
+"""`python -m harness KEY=VALUE ...`: compose, evaluate, exit status. Nothing else."""
+
+import os
+import signal
+import sys
+
+# A thread that spins while another core is busy costs more than it saves; must be set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from rich.console import Console  # noqa: E402  # the environment above comes first
+
+from harness.compose import compose  # noqa: E402
+from harness.evaluate import evaluate  # noqa: E402
+
+
+def main(arguments: list[str]) -> int:
+    """0 finished, 1 a sample failed, 2 the configuration cannot run, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console()
+    try:
+        return evaluate(compose(arguments), console)
+    except ValueError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

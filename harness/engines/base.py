@@ -1,0 +1,78 @@
+"""What an engine is: it is opened once for a setting, then turns requests into generations."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from harness.config import HardwareConfig
+from harness.records import Round
+from harness.speculative.base import Mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What the target's logits go through, every value resolved: nothing is left to the checkpoint."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Everything an engine may know of the run."""
+
+    target: Path
+    drafter: Path | None
+    mode: Mode
+    hardware: HardwareConfig
+    sampling: Sampling
+    stop_ids: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    sample_id: str
+    repeat: int
+    prompt_ids: list[int]
+    stream: int  # key of the request's random stream: a function of (seed, task, sample, repeat) alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What came back for one request. A failed one carries `error` and nothing else."""
+
+    request: Request
+    error: str | None = None
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    rounds: list[Round] = field(default_factory=list)
+    ttft_s: float | None = None
+    decode_s: float | None = None
+    batch_size: int = 1
+    stage_s: dict[str, float] | None = None
+
+
+class Session(Protocol):
+    resolved: dict[str, Any]  # what "auto" came to: dtype, attention, threads, device, block size
+
+    def generate(
+        self, requests: list[Request], *, profile: bool = False, observe: Callable[[int, int], None] | None = None
+    ) -> Iterator[Generation]:
+        """Generations in the order they finish. `observe(rounds, tokens)` is called as they are added."""
+
+    def peak_memory_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Implementations are dataclasses: their fields are the keys that `engine.KEY=...` may set."""
+
+    owns_device: ClassVar[bool]  # False for the client of a server: its host need not match the hardware profile
+
+    def open(self, setup: Setup) -> Session:
+        """Load what the setting needs. Raises ValueError naming the key when the setting cannot be honoured."""

@@ -1,0 +1,173 @@
+"""engine=hf: transformers models in this process, on the CPU or on one CUDA device."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
+
+from harness.engines.base import Generation, Request, Setup
+from harness.records import Round
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFEngine:
+    owns_device: ClassVar[bool] = True
+    dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = "auto"
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    batch_size: Annotated[int, Ge(1)] = 1
+    threads: Annotated[int, Ge(1)] | None = None
+
+    def open(self, setup: Setup) -> "HFSession":
+        """Load target and drafter. Raises ValueError when the drafter does not fit or the target is not supported."""
+        if setup.hardware.count != 1:
+            raise ValueError(f"hardware.count={setup.hardware.count}: engine=hf runs on one device. Allowed: 1")
+        return HFSession(self, setup)
+
+
+class HFSession:
+    def __init__(self, engine: HFEngine, setup: Setup):
+        import torch
+
+        from harness.decoding.verify import VERIFIERS
+        from harness.engines.hf_target import HFTarget
+
+        if engine.threads:
+            torch.set_num_threads(engine.threads)
+        self.engine, self.setup = engine, setup
+        dtype = getattr(torch, _resolve_dtype(engine.dtype, setup.hardware.device))
+        mode, device = setup.mode, setup.hardware.device
+        layers: list[int] = []
+        if mode.needs_drafter:
+            from harness.drafters.dflash import DFlashDrafter, read_config
+
+            if setup.drafter is None:
+                raise ValueError("model.drafter: this mode needs a drafter. Set model.drafter=PATH or a hub id")
+            layers = read_config(setup.drafter).target_layer_ids
+        self.target = HFTarget(
+            setup.target, dtype=dtype, device=device, attention=engine.attention, feature_layers=layers
+        )
+        self.drafter = None
+        if mode.needs_drafter:
+            self.drafter = DFlashDrafter.load(
+                setup.drafter,
+                target_config=self.target.config,
+                embedding=self.target.embedding,
+                lm_head=self.target.lm_head,
+                dtype=dtype,
+                device=device,
+            )
+        block_size = self.drafter.block_size if self.drafter else 1
+        self.num_nodes = mode.num_nodes(block_size)
+        self.verify = VERIFIERS[mode.verifier]
+        self.resolved: dict[str, Any] = {
+            "dtype": str(dtype).removeprefix("torch."),
+            "attention": self.target.attention,
+            "threads": torch.get_num_threads(),
+            "block_size": block_size,
+            "nodes_per_round": self.num_nodes,
+            "warm_up_tokens": WARM_UP_TOKENS,
+        }
+        self._warm = False
+
+    def generate(
+        self, requests: list[Request], *, profile: bool = False, observe: Callable[[int, int], None] | None = None
+    ) -> Iterator[Generation]:
+        """Decode in batches of `engine.batch_size`, in order. A batch that fails yields error generations."""
+        size = self.engine.batch_size
+        if requests and not self._warm:
+            self._decode(requests[:size], WARM_UP_TOKENS, None, None)
+            self._warm = True
+        for start in range(0, len(requests), size):
+            batch = requests[start : start + size]
+            stopwatch = _Stopwatch(self.setup.hardware.device) if profile else None
+            try:
+                decoded = self._decode(batch, self.setup.sampling.max_new_tokens, stopwatch, observe)
+            except Exception as error:  # one sample's failure is a record, never the end of the run
+                for request in batch:
+                    yield Generation(request=request, error=f"{type(error).__name__}: {error}")
+                continue
+            for request, result in zip(batch, decoded, strict=True):
+                yield Generation(
+                    request=request,
+                    output_ids=result.output_ids,
+                    finish_reason=result.finish_reason,
+                    rounds=[Round(**vars(stats)) for stats in result.rounds],
+                    ttft_s=result.ttft_s,
+                    decode_s=result.decode_s if result.rounds else None,
+                    batch_size=len(batch),
+                    stage_s=dict(stopwatch.seconds) if stopwatch else None,
+                )
+
+    def peak_memory_bytes(self) -> int:
+        """Peak of the CUDA allocator, or of the process's resident memory on the CPU."""
+        import torch
+
+        if self.setup.hardware.device == "cuda":
+            return torch.cuda.max_memory_allocated()
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def close(self) -> None:
+        self.target = self.drafter = None  # type: ignore[assignment]  # free the weights now
+
+    def _decode(self, batch: list[Request], max_new_tokens: int, stopwatch: "_Stopwatch | None", observe: Any):
+        from harness.decoding.loop import decode
+        from harness.decoding.sampling import SamplingParams, sampling_batch
+
+        asked = self.setup.sampling
+        params = [
+            SamplingParams(asked.temperature, asked.top_k, asked.top_p, asked.min_p, request.stream)
+            for request in batch
+        ]
+        return decode(
+            self.target,
+            self.drafter,
+            self.setup.mode.build,
+            self.verify,
+            [request.prompt_ids for request in batch],
+            sampling_batch(params, self.target.device),
+            max_new_tokens=max_new_tokens,
+            num_nodes=self.num_nodes,
+            stop_ids=self.setup.stop_ids,
+            profile=stopwatch.stage if stopwatch else None,
+            **({"observe": observe} if observe else {}),
+        )
+
+
+class _Stopwatch:
+    """Seconds by stage, the device synchronised at both ends: for the profile pass alone."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._synchronize()
+        started = time.perf_counter()
+        yield
+        self._synchronize()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def _resolve_dtype(asked: str, device: str) -> str:
+    """`auto`: bfloat16 on CUDA and on CPUs with AMX tiles, float32 on other CPUs, where bfloat16 is emulated."""
+    if asked != "auto":
+        return asked
+    if device == "cuda":
+        return "bfloat16"
+    import torch
+
+    return "bfloat16" if torch.cpu._is_amx_tile_supported() else "float32"

@@ -1,0 +1,122 @@
+"""What a run will decode, settled before any model loads: sources, sampling values, prompts, requests."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.compose import build
+from harness.config import EvalConfig, RunConfig, SamplingConfig, Sources
+from harness.engines.base import Request, Sampling, Setup
+from harness.prompts import Prompter, prompt_sha256, read_json, stop_ids
+from harness.sources import Fetched, fetch
+from harness.speculative.base import Mode
+from tasks.base import Sample, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    task_name: str
+    samples: dict[str, Sample]
+    requests: list[Request]
+    prompt_sha256: dict[str, str]
+    prompter: Prompter
+    setup: Setup
+    resolved: dict[str, Any]  # for run.json: everything that a checkpoint or an "auto" decided
+
+
+def make_plan(config: EvalConfig, task: Task) -> Plan:
+    """Fetch what the run needs and settle every open value. Raises ValueError naming the key that cannot be met."""
+    mode: Mode = build(config.speculative, "speculative")
+    fetched = fetch_sources(config, mode)
+    target = fetched["target"].path
+    prompter = Prompter(target, config.model.chat_template_kwargs)
+    sampling = resolve_sampling(config.sampling, target)
+    setup = Setup(
+        target=target,
+        drafter=fetched["drafter"].path if "drafter" in fetched else None,
+        mode=mode,
+        hardware=config.hardware,
+        sampling=sampling,
+        stop_ids=stop_ids(target),
+    )
+    samples = subset(task.load(fetched["data"].path), config.run)
+    prompts = {sample.id: prompter.ids(sample.messages) for sample in samples}
+    requests = [
+        Request(
+            sample_id=sample.id,
+            repeat=repeat,
+            prompt_ids=prompts[sample.id],
+            stream=stream_key(config.sampling.seed, config.task.name, sample.id, repeat),
+        )
+        for repeat in range(config.sampling.repeats)
+        for sample in samples
+    ]
+    resolved = {
+        "sources": {name: source.record() for name, source in fetched.items()},
+        "sampling": vars(sampling),
+        "stop_ids": setup.stop_ids,
+        "prompts": prompter.resolved,
+        "task": {"version": task.version, "metric": task.metric},
+    }
+    return Plan(
+        task_name=config.task.name,
+        samples={sample.id: sample for sample in samples},
+        requests=requests,
+        prompt_sha256={name: prompt_sha256(ids) for name, ids in prompts.items()},
+        prompter=prompter,
+        setup=setup,
+        resolved=resolved,
+    )
+
+
+def fetch_sources(config: EvalConfig, mode: Mode) -> dict[str, Fetched]:
+    """Target, drafter (for the modes that draft) and data as local files."""
+    data = config.data.sources if config.data.path is None else replace(config.data.sources, path=config.data.path)
+    wanted: dict[str, tuple[str | Sources, Any, str]] = {"data": (data, config.data.source, "task")}
+    if mode.needs_drafter:
+        own = config.speculative.params.get("drafter")
+        drafter = own if own is not None else config.model.drafter
+        if drafter is None:
+            raise ValueError(
+                f"model={config.model.name} names no drafter, and speculative={config.speculative.name} needs one: "
+                "set speculative.drafter=PATH or a hub id, or use speculative=autoregressive"
+            )
+        wanted["drafter"] = (drafter, config.model.source, "speculative.drafter" if own else "model.drafter")
+    wanted["target"] = (config.model.target, config.model.source, "model.target")
+    return {name: fetch(sources, choice, key=key) for name, (sources, choice, key) in wanted.items()}
+
+
+def resolve_sampling(asked: SamplingConfig, target: Path) -> Sampling:
+    """Fill in what is left to the checkpoint's generation_config.json.
+
+    A checkpoint that states no temperature samples at 1 when it says do_sample, else greedily, which is how
+    transformers reads it; filters that it does not state are off.
+    """
+    stated = read_json(target / "generation_config.json")
+    defaults = {"temperature": 1.0 if stated.get("do_sample") else 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    values = {}
+    for key, default in defaults.items():
+        value = getattr(asked, key)
+        if value == "checkpoint":
+            value = stated.get(key)
+            value = default if value is None else value
+        values[key] = type(default)(value)
+    return Sampling(**values, max_new_tokens=asked.max_new_tokens)
+
+
+def subset(samples: list[Sample], run: RunConfig) -> list[Sample]:
+    """The first `run.limit` samples in an order that the seed and the ids alone decide.
+
+    So it is the same for every mode and machine, and a larger limit only adds samples.
+    """
+    order = {s.id: hashlib.sha256(f"{run.subset_seed}/{s.id}".encode()).digest() for s in samples}
+    if len(order) != len(samples):
+        raise ValueError("task: two samples have the same id; ids must be distinct")
+    return sorted(samples, key=lambda sample: order[sample.id])[: run.limit]
+
+
+def stream_key(seed: int, task: str, sample: str, repeat: int) -> int:
+    """63 bits that name a request's random stream; nothing of mode, batch or machine enters."""
+    digest = hashlib.sha256(f"{seed}/{task}/{sample}/{repeat}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

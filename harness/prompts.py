@@ -1,0 +1,65 @@
+"""From chat messages to the target's prompt ids, and the ids that end an answer."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+class Prompter:
+    """The target's tokenizer with its chat template.
+
+    Without a template the messages' contents are joined by blank lines, and `resolved` says so.
+    """
+
+    def __init__(self, path: Path, template_kwargs: dict[str, Any]):
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.template_kwargs = template_kwargs
+        self.resolved = {
+            "chat_template_sha256": _sha256(self.tokenizer.chat_template) if self.tokenizer.chat_template else None,
+            "chat_template_kwargs": template_kwargs,
+        }
+
+    def ids(self, messages: list[dict[str, str]]) -> list[int]:
+        """Prompt ids with the generation prompt added; special tokens come from the template alone."""
+        if self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self.template_kwargs
+            )
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode("\n\n".join(m["content"] for m in messages))
+
+    def text(self, ids: list[int]) -> str:
+        """The answer as a grader reads it: special tokens, the stop id among them, left out."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def stop_ids(path: Path) -> list[int]:
+    """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        values = read_json(path / name)
+        values = [values, values.get("text_config") or {}]
+        for eos in (value.get("eos_token_id") for value in values):
+            found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    return sorted(found)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one when the file is not there."""
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def prompt_sha256(ids: list[int]) -> str:
+    return _sha256(json.dumps(ids))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
