@@ -1,7 +1,10 @@
-"""Synthetic run folders for the report's tests."""
+"""Synthetic runs for the tests of the report."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.records import Round, RunFolder, RunManifest, SampleRecord
 
@@ -62,3 +65,14 @@ def write(path: Path, records: list[SampleRecord], mode: str = "ddtree", **chang
     for one in records:
         folder.append(one)
     return folder
+
+
+@pytest.fixture(scope="session")
+def sample() -> Callable[..., SampleRecord]:
+    return record
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., RunFolder]:
+    """`run(name, records, mode, ...)` writes the run folder `name`."""
+    return lambda name, records, mode="ddtree", **changes: write(tmp_path / name, records, mode, **changes)
