@@ -3,8 +3,8 @@
 Shapes: B batch, V vocabulary; leading dimensions broadcast. A stream is a 63-bit key of (seed, task, sample, repeat).
 
 Integer hashes on wrapping int64/int32 tensors give the same bits on every device; what passes through a logarithm may
-differ in its last place. Counters in place of a generator's state: the noise of an output token depends neither on the
-mode, nor on the batch, nor on the tree (principle: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+differ in its last place. Counters stand in place of a generator's state, so the noise of an output token depends neither
+on the mode, nor on the batch, nor on the tree (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import hashlib
@@ -40,9 +40,9 @@ def uniform(stream: Tensor, index: Tensor, purpose: Tensor | int) -> Tensor:
 def gumbel(stream: Tensor, index: Tensor, vocab: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard Gumbel noise of every token id, dtype float32 or float64, [..., V]; stream and index broadcast.
 
-    -log(-log(u)) with u in the open (0, 1): u = 1 would be infinite and win whatever its logit. Stored is w = 1 - u, of 31
-    bits, since the winners have u near 1, where float32 is coarse and w is not. Both dtypes take the same u, so a near
-    tie in float32 can be decided in float64.
+    -log(-log(u)) with u in the open (0, 1): u = 1 would be infinite and win whatever its logit. Stored is w = 1 - u, of
+    31 bits, since the winners have u near 1, where float32 is coarse and w is not. Both dtypes take the same u, so a
+    near tie in float32 can be decided in float64.
     """
     key = _key(stream, index, GUMBEL)
     first, second = (part.to(torch.int32)[..., None] for part in (_low_word(key), _low_word(_shift(key, 32))))

@@ -35,8 +35,8 @@ class SamplingParams:
 class SamplingBatch:
     """The requests of a batch. temperature_B, top_p_B, min_p_B float64; top_k_B, stream_B int64.
 
-    The flags are plain values, fixed when the batch is made: a filter nobody asked for costs nothing, and no step has to
-    ask the device. top_k_bound: the greatest top-k when every request has one, else 0.
+    The flags are plain values, fixed when the batch is made: a filter nobody asked for costs nothing, and no step has
+    to ask the device. top_k_bound: the greatest top-k when every request has one, else 0.
     """
 
     temperature_B: Tensor

@@ -142,7 +142,7 @@ def level_wise(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     """The `budget` best prefixes under the product of per-position marginals, batched, without waiting for the device.
 
     root_B: int64 [B]. logp_BDK: log p of the candidates of each draft position, falling along K. ids_BDK: int64, their
-    tokens, distinct along K (see `candidates`; k = min(budget, V) loses nothing). budget: draft nodes, root not counted.
+    tokens, distinct along K (see `candidates`; k = min(budget, V) loses nothing). budget: draft nodes without the root.
 
     One total order decides: score falling, depth, the parent's place in this order, sibling rank. The score of a prefix
     is float32, score(parent) + log p with log p cut to <= 0, so no child precedes its parent and the choice is closed
@@ -155,7 +155,9 @@ def level_wise(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     device = logp_BDK.device
     logp_BDK = logp_BDK.to(torch.float32).clamp(max=0)
     above_BP = torch.zeros(batch, 1, device=device)
-    scores, tokens, parents, starts, num_flat = [], [], [], [], 0
+    scores, tokens, parents = [], [], []
+    starts: list[int] = []
+    num_flat = 0
     for level in range(depth_limit):
         place_S, rank_S = _pairs(above_BP.shape[1], num_ranks, budget, device)
         score_BS = above_BP[:, place_S] + logp_BDK[:, level, rank_S]
@@ -186,7 +188,7 @@ def level_wise(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
 
 
 def _choose(score_BF: Tensor, spine_starts: list[int], count: int) -> Tensor:
-    """Flat places of the chosen prefixes, in the total order. The greedy prefix of a depth is the first of its level."""
+    """Flat places of the chosen prefixes, in the total order. A depth's greedy prefix is the first of its level."""
     if not spine_starts:
         return score_BF.sort(dim=1, descending=True, stable=True).indices[:, :count]
     start_D = _static(tuple(spine_starts), score_BF.device)
@@ -237,4 +239,4 @@ def _check_budget(budget: int, depth: int, spine: bool) -> None:
     if budget < 1:
         raise ValueError(f"speculative.tree_budget must be at least 1, got {budget}")
     if spine and budget < depth:
-        raise ValueError(f"speculative.spine=true needs speculative.tree_budget >= {depth} (draft depths), got {budget}")
+        raise ValueError(f"speculative.spine=true needs speculative.tree_budget >= {depth}, got {budget}")

@@ -6,6 +6,7 @@ Written after TreeSpeculativeSamplingTargetOnly (sgl-kernel csrc/speculative/spe
 DeviceSamplingFromProb. The same coins against the same float32 sums; the final draw adds up in another order.
 """
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,8 +19,7 @@ from torch import Tensor
 def find_kernel(device_type: str) -> Callable[..., None]:
     """The implementation for a device: sgl-kernel's where it can run, else the one below. Same positional arguments."""
     if device_type == "cuda" and importlib.util.find_spec("sgl_kernel") is not None:
-        import sgl_kernel
-
+        sgl_kernel = importlib.import_module("sgl_kernel")
         if hasattr(sgl_kernel, "tree_speculative_sampling_target_only"):
             return sgl_kernel.tree_speculative_sampling_target_only
     return tree_speculative_sampling_target_only
@@ -44,8 +44,8 @@ def tree_speculative_sampling_target_only(
     """Walk each tree with one coin a node, then draw the next token from what the rejected children left over.
 
     Written in place: predicts int32 [B·N] (the token after a node, at nodes of the path), accept_index int32 [B, W]
-    (global rows of the path), accept_token_num int32 [B] (drafts only), draft_probs float32 [B, N, V] (scratch: zeros in,
-    rejected children's mass out). Entries that no path reaches stay as they are.
+    (global rows of the path), accept_token_num int32 [B] (drafts only), draft_probs float32 [B, N, V] (scratch: zeros
+    in, rejected children's mass out). Entries that no path reaches stay as they are.
     Read: candidates and retrieve_* int64 [B, N]; uniform_samples float32 [B, N] and [B], in (0, 1]; target_probs
     float32 [B, N, V]. As in the kernel, a coin of 0 accepts a child of probability 0, an all-zero residual gives V - 1,
     and thresholds below 1 or stale draft_probs bias the result.
