@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.compose import build
 from harness.config import EvalConfig, RunConfig, SamplingConfig, Sources
+from harness.decoding.noise import stream_key
 from harness.engines.base import Request, Sampling, Setup
 from harness.prompts import Prompter, prompt_sha256, read_json, stop_ids
 from harness.sources import Fetched, fetch
@@ -115,8 +116,3 @@ def subset(samples: list[Sample], run: RunConfig) -> list[Sample]:
         raise ValueError("task: two samples have the same id; ids must be distinct")
     return sorted(samples, key=lambda sample: order[sample.id])[: run.limit]
 
-
-def stream_key(seed: int, task: str, sample: str, repeat: int) -> int:
-    """63 bits that name a request's random stream; nothing of mode, batch or machine enters."""
-    digest = hashlib.sha256(f"{seed}/{task}/{sample}/{repeat}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
