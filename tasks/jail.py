@@ -28,8 +28,8 @@ def checked(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    encode = lambda text: None if text is None else text.encode()  # noqa: E731
-    checked(libc.mount(encode(source), encode(target), encode(kind), flags, encode(data)), f"mount {target}")
+    texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    checked(libc.mount(*texts[:3], flags, texts[3]), f"mount {target}")
 
 
 def bind_read_only(path: str, target: str) -> None:

@@ -16,8 +16,17 @@ from typing import Any
 
 FINISHED = "graded-program-finished"
 FORBIDDEN = frozenset(
-    "gc.get_objects gc.get_referrers gc.get_referents sys._current_frames sys._current_exceptions sys.settrace "
-    "sys.setprofile sys.monitoring.register_callback code.__new__".split()
+    (
+        "gc.get_objects",
+        "gc.get_referrers",
+        "gc.get_referents",
+        "sys._current_frames",
+        "sys._current_exceptions",
+        "sys.settrace",
+        "sys.setprofile",
+        "sys.monitoring.register_callback",
+        "code.__new__",
+    )
 )
 
 

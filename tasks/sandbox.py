@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,12 +30,7 @@ from pathlib import Path
 START_LIMIT_S = 30.0  # for namespaces and interpreters to start on a busy host; not counted as the program's time
 MAX_REASON_BYTES = 4096
 COMMON = ["limits on memory, CPU time, file size and open files", "own temporary folder, removed", "clean interpreter"]
-NAMESPACED = [
-    "own process namespace: all processes end together",
-    "no network",
-    "private read-only root",
-    "own IPC",
-]
+NAMESPACED = ["own process namespace: all end together", "no network", "private read-only root", "own IPC"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,14 +208,10 @@ class Sandbox:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None and not self.level.unshare:
             process.send_signal(signal.SIGALRM)  # the supervisor knows the descendants; killed, it would lose them
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         process.wait()
 
 
@@ -233,10 +225,8 @@ def explain(report: bytes, mark: bytes, output: bytes, code: int) -> str:
     if mark in report:
         return "wrote to the descriptor of the report"
     if code > 128:
-        try:
+        with suppress(ValueError):
             return f"killed by {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
     return f"ended early with exit code {code}"
 
 

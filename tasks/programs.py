@@ -1,0 +1,153 @@
+"""Finds the program in what a model answered to a HumanEval prompt. Never raises for what a model wrote."""
+
+import ast
+import re
+import textwrap
+import warnings
+
+from tasks.answers import TRUNCATED, Answer, strip_reasoning
+
+FENCE = re.compile(
+    r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^\n`]*)\n(?P<body>.*?)(?:^[ \t]*(?P=mark)[ \t]*$|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+TOP_LEVEL = re.compile(r"(?:from\s+\S+\s+import|import\s+\w|(?:async\s+)?def\s+\w|class\s+\w|@\w)")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAX_CHARS = 100_000  # no answer is longer; the parser need not see more
+
+
+def extract_program(prompt: str, completion: str, entry_point: str) -> Answer:
+    """The program that `completion` makes of `prompt`, which ends in the signature and docstring of `entry_point`.
+
+    Understood, in this order: a fenced block that defines the function (the last one counts), unfenced code that
+    defines it, and a body that continues the prompt, fenced or not. The prompt's imports and helpers come first.
+    Prose around code, calls and assertions at top level (usage examples) are dropped. A cut-off end is dropped too.
+    """
+    rest = strip_reasoning(completion)
+    if rest is None:
+        return Answer(text=None, how=TRUNCATED)
+    rest = rest[:MAX_CHARS].expandtabs(4).replace("\r\n", "\n")
+    blocks = [textwrap.dedent(match["body"]) for match in FENCE.finditer(rest)]
+    preamble = before_definition(prompt, entry_point)
+    defines = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+    for block in reversed(blocks):
+        if defines.search(block) and (program := whole_program(preamble, block, entry_point)):
+            return Answer(text=program, how="fenced function")
+    if not blocks and defines.search(rest) and (program := whole_program(preamble, rest, entry_point)):
+        return Answer(text=program, how="bare function")
+    for how, body in [*(("fenced body", block) for block in blocks), *([] if blocks else [("bare body", rest)])]:
+        if program := continued_program(prompt, preamble, body, entry_point):
+            return Answer(text=program, how=how)
+    return Answer(text=None, how="no code")
+
+
+def before_definition(prompt: str, entry_point: str) -> str:
+    found = list(re.finditer(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", prompt, re.MULTILINE))
+    return prompt[: found[-1].start()] if found else prompt
+
+
+def whole_program(preamble: str, text: str, entry_point: str) -> str | None:
+    """`text` from its first line of code on, as far as it parses, after `preamble`; None without the function."""
+    lines = text.split("\n")
+    starts = [number for number, line in enumerate(lines) if TOP_LEVEL.match(line)]
+    attempts = [0, *(start for start in starts if start)][:20]
+    for start in attempts:
+        code, _ = longest_program(lines[start:])
+        if program := keep_definitions(preamble, code, entry_point):
+            return program
+    return None
+
+
+def continued_program(prompt: str, preamble: str, body: str, entry_point: str) -> str | None:
+    """`prompt` continued by `body`, under the indentation that lets most of it parse."""
+    if not body.strip():
+        return None
+    body = body.strip("\n")
+    # Continuing a prompt that ends in a newline, models drop the indentation of the first line, or of all lines.
+    forms = [body, "    " + body.lstrip(), textwrap.indent(textwrap.dedent(body), "    ")]
+    head = prompt.rstrip("\n").split("\n")
+    best, most = None, 0
+    for form in forms if body[0] in " \t" else forms[1:]:
+        code, num_lines = longest_program([*head, *until_unindented(form.split("\n"))])
+        program = keep_definitions(preamble, code[len(preamble) :], entry_point)
+        if program and num_lines - len(head) > most:
+            best, most = program, num_lines - len(head)
+    return best
+
+
+def until_unindented(lines: list[str]) -> list[str]:
+    """Up to the first line of prose: one at the margin that starts no definition and closes no bracket."""
+    for number, line in enumerate(lines):
+        if line and line[0] not in " \t#)]}'\"" and not TOP_LEVEL.match(line):
+            return lines[:number]
+    return lines
+
+
+def longest_program(lines: list[str]) -> tuple[str, int]:
+    """The longest run of `lines` from the first that compiles, and how many lines that are."""
+    end = len(lines)
+    for _ in range(200):  # each step cuts at the reported error or one line earlier
+        code = "\n".join(lines[:end])
+        error_line = syntax_error_line(code)
+        if error_line is None:
+            return code, end
+        end = max(0, min(end - 1, error_line - 1))
+    return "", 0
+
+
+def syntax_error_line(code: str) -> int | None:
+    """None when `code` compiles."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(code, "answer", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.lineno or 1
+    except (ValueError, MemoryError, RecursionError, OverflowError):
+        return 1
+    return None
+
+
+def keep_definitions(preamble: str, code: str, entry_point: str) -> str | None:
+    """Preamble and code as one program, without usage examples. None unless a real `entry_point` is defined."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = [*ast.parse(preamble).body, *ast.parse(code).body]
+            places = [n for n, node in enumerate(nodes) if isinstance(node, DEFINITIONS) and node.name == entry_point]
+            if not places or only_docstring(nodes[places[-1]]):
+                return None
+            used = {
+                node.id
+                for kept in nodes
+                if isinstance(kept, DEFINITIONS)
+                for node in ast.walk(kept)
+                if isinstance(node, ast.Name)
+            }
+            kept = [node for n, node in enumerate(nodes) if wanted(node, n < places[-1], used, entry_point)]
+            kept.sort(key=lambda node: not (isinstance(node, ast.ImportFrom) and node.module == "__future__"))
+            return ast.unparse(ast.Module(body=kept, type_ignores=[])) + "\n"
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def only_docstring(node: ast.stmt) -> bool:
+    body = node.body if isinstance(node, DEFINITIONS) else []
+    return all(
+        isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+        for one in body
+    )
+
+
+def wanted(node: ast.stmt, is_before: bool, used: set[str], entry_point: str) -> bool:
+    """Imports and definitions always; other statements before the function unless they use it, or if they set a name
+    that a definition uses."""
+    if isinstance(node, (*DEFINITIONS, ast.Import, ast.ImportFrom)):
+        return True
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    if isinstance(node, ast.Assert) or any(one.id in ("__name__", "input", "print") for one in names):
+        return False
+    sets_used = any(isinstance(one.ctx, ast.Store) and one.id in used for one in names)
+    if isinstance(node, ast.Expr) or is_before:
+        return is_before and all(one.id != entry_point for one in names)
+    return sets_used

@@ -1,0 +1,97 @@
+"""Reads data files of any supported form as plain rows that know where they stand."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMATS = ".jsonl, .jsonl.gz, .json (an array of objects) and .parquet"
+
+
+class Row(NamedTuple):
+    where: str  # "FILE:LINE" for lines, "FILE: row N" (from 1) otherwise
+    data: dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of `path`, in file order. ValueError names the file, and the line where there is one."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        rows = read_lines(path)
+    elif path.suffix == ".json":
+        rows = read_array(path)
+    elif path.suffix == ".parquet":
+        rows = read_parquet(path)
+    else:
+        raise ValueError(f"{path}: unknown kind of data file; supported are {FORMATS}")
+    if not rows:
+        raise ValueError(f"{path}: holds no rows")
+    return rows
+
+
+def read_lines(path: Path) -> list[Row]:
+    rows = []
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path}: not a readable gzip file ({error})") from None
+    for number, line in enumerate(raw.split(b"\n"), start=1):  # not splitlines: U+2028 may stand inside a string
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        rows.append(Row(where, as_object(parse_json(line, where), where)))
+    return rows
+
+
+def read_array(path: Path) -> list[Row]:
+    rows = parse_json(path.read_bytes(), str(path))
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: expected a JSON array of objects, found {type(rows).__name__}")
+    wheres = (f"{path}: row {number}" for number in range(1, len(rows) + 1))
+    return [Row(where, as_object(row, where)) for where, row in zip(wheres, rows, strict=True)]
+
+
+def read_parquet(path: Path) -> list[Row]:
+    import pyarrow  # comes with `datasets`
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a readable parquet file ({error})") from None
+    return [Row(f"{path}: row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: not valid JSON in UTF-8 ({error})") from None
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def text_fields(row: Row, *names: str) -> list[str]:
+    """The named fields of `row`, which must be there and be strings that are not blank."""
+    for name in names:
+        if name not in row.data:
+            raise ValueError(f"{row.where}: has no field {name!r}; fields are {', '.join(map(repr, row.data))}")
+        if not isinstance(row.data[name], str) or not row.data[name].strip():
+            raise ValueError(f"{row.where}: field {name!r} must be a string that is not blank")
+    return [row.data[name] for name in names]
+
+
+def unique_ids(rows: list[Row], ids: list[str]) -> list[str]:
+    """`ids` again. ValueError names the second row of the first id that occurs twice."""
+    seen: set[str] = set()
+    for row, identity in zip(rows, ids, strict=True):
+        if identity in seen:
+            raise ValueError(f"{row.where}: id {identity!r} occurs twice")
+        seen.add(identity)
+    return ids
