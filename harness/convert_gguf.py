@@ -50,7 +50,7 @@ _REQUIRED = (
 )
 
 
-def hf_name(name: str) -> str:
+def hf_name(name: str, source: Path = Path("GGUF")) -> str:
     """The Hugging Face name of a GGUF tensor, e.g. `blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`.
 
     Raises ValueError for a tensor that a Llama without biases does not have, so that nothing is dropped in silence.
@@ -60,7 +60,7 @@ def hf_name(name: str) -> str:
             return f"{_WHOLE_MODEL[stem]}.weight"
         case ["blk", layer, stem, "weight"] if layer.isdecimal() and stem in _PER_LAYER:
             return f"model.layers.{layer}.{_PER_LAYER[stem]}.weight"
-    raise ValueError(f"GGUF tensor {name!r} is not part of a plain Llama model; this converter does not know it")
+    raise ValueError(f"{source}: tensor {name!r} is not part of a plain Llama model and cannot be converted")
 
 
 def unpermute_rope(weight: Any, num_heads: int) -> Any:
@@ -88,9 +88,10 @@ def convert(source: Path, folder: Path) -> None:
         raise ValueError(f"{source}: not a readable GGUF file ({error})") from error
     facts = {key: field.contents() for key, field in reader.fields.items()}
     _refuse_others(source, facts)
-    folder.mkdir(parents=True, exist_ok=True)
-    tied, vocab_size = _write_weights(reader, facts, folder / "model.safetensors")
     eos = _end_tokens(source, facts)
+    names = {tensor.name: hf_name(tensor.name, source) for tensor in reader.tensors}
+    folder.mkdir(parents=True, exist_ok=True)
+    tied, vocab_size = _write_weights(reader, names, facts, folder / "model.safetensors")
     config = _model_config(facts, eos, tied, vocab_size)
     _write_json(folder / "config.json", config)
     special = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -123,7 +124,7 @@ def _end_tokens(source: Path, facts: dict[str, Any]) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None and token != bos))
 
 
-def _write_weights(reader: Any, facts: dict[str, Any], path: Path) -> tuple[bool, int]:
+def _write_weights(reader: Any, names: dict[str, str], facts: dict[str, Any], path: Path) -> tuple[bool, int]:
     """Returns whether the LM head is tied to the embedding, and the number of rows of the embedding."""
     import numpy as np
     import torch
@@ -138,7 +139,7 @@ def _write_weights(reader: Any, facts: dict[str, Any], path: Path) -> tuple[bool
         if stem in rows:
             weight = unpermute_rope(weight, rows[stem])
         # A copy: unquantized tensors are read-only views of the mapped file.
-        weights[hf_name(tensor.name)] = torch.from_numpy(np.array(weight, dtype=np.float32)).to(torch.bfloat16)
+        weights[names[tensor.name]] = torch.from_numpy(np.array(weight, dtype=np.float32)).to(torch.bfloat16)
     save_file(weights, str(path), metadata={"format": "pt"})
     return "lm_head.weight" not in weights, weights["model.embed_tokens.weight"].shape[0]
 

