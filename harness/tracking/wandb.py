@@ -49,11 +49,8 @@ class WandbTracker:
 
         folder = run.path.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if self.mode == "online" and not wandb.login(prompt=False, verify=False):
-            raise ValueError(
-                "tracking=online needs a Weights & Biases key and none is set: run `wandb login` or set WANDB_API_KEY, "
-                "or use tracking=offline and upload later with `wandb sync`"
-            )
+        if self.mode == "online":
+            _require_key(wandb)
         earlier_tries = sorted((folder / "wandb").glob(f"offline-run-*-{manifest.id}"))
         # Tables wait in the data folder until they are uploaded: beside the run, they travel with it.
         self._data_dir = os.environ.get("WANDB_DATA_DIR")
@@ -133,6 +130,18 @@ class WandbTracker:
             os.environ.pop("WANDB_DATA_DIR", None)
         else:
             os.environ["WANDB_DATA_DIR"] = self._data_dir
+
+
+def _require_key(wandb: Any) -> None:
+    try:
+        found = wandb.login(prompt=False, verify=False)
+    except (wandb.errors.Error, ValueError) as error:
+        raise ValueError(f"tracking=online: the Weights & Biases key is not usable: {error}") from error
+    if not found:
+        raise ValueError(
+            "tracking=online needs a Weights & Biases key and none is set: run `wandb login` or set WANDB_API_KEY, "
+            "or use tracking=offline and upload later with `wandb sync`"
+        )
 
 
 def _config(manifest: RunManifest) -> dict[str, Any]:
