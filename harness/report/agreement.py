@@ -64,8 +64,10 @@ def facts(manifest: RunManifest) -> dict[str, Any]:
 
 
 def _flat(prefix: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {
-            k: v for key, inner in value.items() for k, v in _flat(f"{prefix}.{key}" if prefix else key, inner).items()
-        }
-    return {prefix: value}
+    """Leaves by dotted key; an empty mapping says as much as an absent one."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+    return found

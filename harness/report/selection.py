@@ -50,5 +50,5 @@ def newest(outputs: str) -> tuple[list[Run], list[str]]:
             left_out.append(f"{run.folder.path}: the same settings as the newer {chosen[same].folder.path}")
         else:
             chosen[same] = run
-    kept = sorted(chosen.values(), key=lambda r: (r.mode != "autoregressive", r.mode, r.tree_budget or 0))
+    kept = sorted(chosen.values(), key=lambda r: (r.mode != "autoregressive", r.tree_budget or 0, r.mode))
     return kept, left_out
