@@ -3,8 +3,8 @@
 Shapes: B batch, V vocabulary; leading dimensions broadcast. A stream is a 63-bit key of (seed, task, sample, repeat).
 
 Integer hashes on wrapping int64/int32 tensors give the same bits on every device; what passes through a logarithm may
-differ in its last place. Counters stand in place of a generator's state, so the noise of an output token depends neither
-on the mode, nor on the batch, nor on the tree (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+differ in its last place. Counters stand in place of a generator's state, so the noise of an output token depends on
+neither the mode, nor the batch, nor the tree (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def gumbel(stream: Tensor, index: Tensor, vocab: int, dtype: torch.dtype = torch
 
     -log(-log(u)) with u in the open (0, 1): u = 1 would be infinite and win whatever its logit. Stored is w = 1 - u, of
     31 bits, since the winners have u near 1, where float32 is coarse and w is not. Both dtypes take the same u, so a
-    near tie in float32 can be decided in float64.
+    near tie in float32 can be decided in float64: they agree to rounding except where u < 0.01, among the losers.
     """
     key = _key(stream, index, GUMBEL)
     first, second = (part.to(torch.int32)[..., None] for part in (_low_word(key), _low_word(_shift(key, 32))))

@@ -109,7 +109,8 @@ def verify_coupled(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch,
     """Each node takes argmax(filtered scores + Gumbel noise of its output index); the path follows what was taken.
 
     Noise belongs to the output index and token id alone, so the output equals that of `root_only` trees token for
-    token at any temperature, as far as the logits do. float64 logits get float64 noise. Temperature 0: argmax, lowest id.
+    token at any temperature, as far as the logits do. float64 logits get float64 noise. Temperature 0: the argmax, lowest
+    id.
     """
     scores_BNV = filtered_scores(logits_BNV, sampling)
     batch, num_nodes, vocab = scores_BNV.shape

@@ -51,7 +51,7 @@ def tree_speculative_sampling_target_only(
     and thresholds below 1 or stale draft_probs bias the result.
     """
     del deterministic  # always is
-    batch, num_nodes, vocab = target_probs.shape
+    batch, num_nodes, _ = target_probs.shape
     width = accept_index.shape[1]
     b = torch.arange(batch, device=candidates.device)
     accept_over = max(threshold_acc, 1e-9)

@@ -19,12 +19,14 @@ START = (1, 2)  # the two tokens before the output
 
 
 class Toy:
-    """logits_target[a, b] are the logits after tokens a, b. The drafter sees the root only, as DFlash's marginals do."""
+    """logits_target[a, b] are the logits after tokens a, b. The drafter sees the root only, as a DFlash drafter."""
 
     def __init__(self, dtype: torch.dtype = torch.float32):
         generator = torch.Generator().manual_seed(20240611)
         self.logits = (torch.randn(VOCAB, VOCAB, VOCAB, generator=generator) * 1.5).to(dtype)
-        self.draft_logits = torch.randn(VOCAB, 2, VOCAB, generator=generator) + 0.5 * self.logits.mean(0)[:, None].float()
+        self.draft_logits = (
+            torch.randn(VOCAB, 2, VOCAB, generator=generator) + 0.5 * self.logits.mean(0)[:, None].float()
+        )
 
     def build(self, kind: str) -> Callable[[torch.Tensor], DraftTree]:
         """From the root's token to a tree: `root`, `chain` (depth 2), `tree` (6 nodes), `spine` or `full` (all 30)."""
@@ -50,7 +52,9 @@ class Toy:
         """Token ids [B, length] behind START, and the raw accepts of the first round."""
         sampling = sampling_batch(
             [
-                SamplingParams(params.temperature, params.top_k, params.top_p, params.min_p, stream_key(seed, "toy", str(i), 0))
+                SamplingParams(
+                    params.temperature, params.top_k, params.top_p, params.min_p, stream_key(seed, "toy", str(i), 0)
+                )
                 for i in range(batch)
             ]
         )

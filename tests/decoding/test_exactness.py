@@ -1,7 +1,7 @@
 """Every verifier must leave the target's law as it is; known mistakes must be caught by the same test.
 
 Chi-square on the first three tokens of 20,000 generations, against the enumerated law of ancestral sampling. Seeds are
-fixed. A test fails when p < 1e-4: over a choice of seeds, the 27 exact cases would raise a false alarm in 0.3 % of runs.
+fixed. A test fails when p < 1e-4: over seeds, the 27 exact cases together would raise a false alarm in 0.3 %.
 A negative control has to reach p < 1e-9, which a correct verifier does once in 1e9 runs.
 """
 

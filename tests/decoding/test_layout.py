@@ -31,7 +31,8 @@ def trees(draw):
 @given(trees())
 def test_round_trip_from_the_tree(tree):
     parent_BN, depth_BN = from_sibling_layout(to_sibling_layout(tree))
-    assert torch.equal(parent_BN, tree.parent_BN) and torch.equal(depth_BN, tree.depth_BN)
+    assert torch.equal(parent_BN, tree.parent_BN)
+    assert torch.equal(depth_BN, tree.depth_BN)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

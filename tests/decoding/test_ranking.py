@@ -21,13 +21,15 @@ def test_every_way_ranks_alike(row, data):
         assert ids[0].tolist() == expected
         assert torch.equal(top, values.gather(1, ids))
     top, ids = _top_by_key(torch.tensor([row]), k)  # the way of accelerators
-    assert ids[0].tolist() == expected and torch.equal(top[0], torch.tensor(row)[ids[0]])
+    assert ids[0].tolist() == expected
+    assert torch.equal(top[0], torch.tensor(row)[ids[0]])
 
 
 def test_candidates_of_a_flat_drafter_are_the_lowest_ids():
     logp, ids = candidates(torch.zeros(2, 3, 1000, dtype=torch.bfloat16), 7)
     assert ids.tolist() == [[list(range(7))] * 3] * 2
-    assert logp.dtype == torch.float32 and torch.allclose(logp.exp(), torch.tensor(1e-3))
+    assert logp.dtype == torch.float32
+    assert torch.allclose(logp.exp(), torch.tensor(1e-3))
 
 
 def test_candidates_are_cut_to_the_vocabulary():

@@ -65,7 +65,8 @@ def test_heap_level_wise_and_enumeration_agree(case):
     logp, ids = candidates(logits, budget)
     roots = torch.arange(len(logits)) + 7
     tree = level_wise(roots, logp, ids, budget, spine)
-    assert tree.num_nodes == budget + 1 and tree.max_depth == logits.shape[1]
+    assert tree.num_nodes == budget + 1
+    assert tree.max_depth == logits.shape[1]
     for b in range(len(logits)):
         heap = best_first(7 + b, logp[b], ids[b], budget, spine)
         for name in FIELDS:
@@ -117,8 +118,10 @@ def test_impossible_budgets_are_refused_by_key(budget, spine, key):
 
 def test_more_budget_than_prefixes_leaves_padding():
     tree = level_wise(torch.tensor([1]), *candidates(torch.zeros(1, 1, 3), 8), 8)
-    assert tree.num_nodes == 9 and tree.count_B.tolist() == [4]
-    assert tree.parent_BN[0, 4:].tolist() == [-1] * 5 and tree.depth_BN[0, 4:].tolist() == [0] * 5
+    assert tree.num_nodes == 9
+    assert tree.count_B.tolist() == [4]
+    assert tree.parent_BN[0, 4:].tolist() == [-1] * 5
+    assert tree.depth_BN[0, 4:].tolist() == [0] * 5
 
 
 def test_chain_and_root_are_trees():
@@ -129,4 +132,6 @@ def test_chain_and_root_are_trees():
     assert tree.score_BN.tolist() == [[0.0, -0.5, -1.0, NEG_INF]]
     assert tree.count_B.tolist() == [3]
     alone = root_only(torch.tensor([5, 6]))
-    assert alone.token_BN.tolist() == [[5], [6]] and alone.max_depth == 0 and alone.count_B.tolist() == [1, 1]
+    assert alone.token_BN.tolist() == [[5], [6]]
+    assert alone.max_depth == 0
+    assert alone.count_B.tolist() == [1, 1]
