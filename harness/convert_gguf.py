@@ -186,7 +186,7 @@ def _write_tokenizer(facts: dict[str, Any], eos: int, folder: Path) -> None:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    control = [text for text, kind in zip(tokens, facts["tokenizer.ggml.token_type"]) if kind == CONTROL]
+    control = [text for text, kind in zip(tokens, facts["tokenizer.ggml.token_type"], strict=True) if kind == CONTROL]
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
     tokenizer.save(str(folder / "tokenizer.json"))
 

@@ -195,23 +195,21 @@ def _converted(gguf: Path, sha256: str, version: int) -> Path:
 def _fetch_hub(source: HubSource, key: str) -> Fetched:
     """A model's files, or one `file` of a dataset repository, through the hub's own cache."""
     from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.constants import is_offline_mode
 
+    # Offline, a snapshot asked for by commit is taken from the disk only if one says so (huggingface_hub 1.33).
+    options: dict[str, Any] = {"revision": source.revision, "local_files_only": is_offline_mode()}
     kind = "" if source.file is None else "--repo-type dataset "
     names = "" if source.file is None else f"{source.file} "
     command = f"hf download {kind}{source.repo} {names}--revision {source.revision}"
     try:
         if source.file is None:
             path = Path(
-                snapshot_download(
-                    source.repo,
-                    revision=source.revision,
-                    allow_patterns=_MODEL_FILES,
-                    ignore_patterns=_NOT_MODEL_FILES,
-                )
+                snapshot_download(source.repo, allow_patterns=_MODEL_FILES, ignore_patterns=_NOT_MODEL_FILES, **options)
             )
             snapshot = path
         else:
-            path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.revision))
+            path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", **options))
             snapshot = path.parents[len(Path(source.file).parts) - 1]
     except Exception as error:  # the hub has a dozen error classes over httpx, OSError and ValueError
         reason = str(error).strip().split("\n")[0] or type(error).__name__
