@@ -69,6 +69,15 @@ def test_identities_of_the_acceptance_metrics(samples: list[list[int]]) -> None:
     )
 
 
+def test_figures_belong_to_the_records_and_to_nothing_that_ran_before() -> None:
+    """sgl-project/sglang#10846: no counter lives on, so order and restarts change nothing."""
+    samples = [record("a", [2, 0, 3], cut=1), record("b", [1]), record("c", [4, 4])]
+    assert summarize(samples, [], MANIFEST) == summarize(samples[::-1], [], MANIFEST)
+    first = summarize(samples[:1], [], MANIFEST)
+    summarize(samples[1:], [], MANIFEST)
+    assert summarize(samples[:1], [], MANIFEST) == first
+
+
 def test_what_is_undefined_is_absent() -> None:
     stopped = record("a", [], output_ids=[0], decode_s=None, ttft_s=None)
     found = summarize([stopped], [], MANIFEST)

@@ -7,19 +7,8 @@ from harness.records import RunManifest
 
 # What a comparison is about, or what says nothing about the figures.
 FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_")
-# Resolved facts that belong to the mode and its drafter, or are measurements and places rather than conditions.
-FREE_RESOLVED = (
-    "drafter",
-    "speculative",
-    "mode",
-    "verifier",
-    "tree_budget",
-    "block_size",
-    "peak_memory_bytes",
-    "path",
-    "cache",
-    "run_folder",
-)
+# Resolved facts that belong to the mode, or say where a file lies; all that begins with "drafter" is free as well.
+FREE_RESOLVED = ("speculative", "mode", "verifier", "tree_budget", "block_size", "nodes_per_round", "path")
 ABSENT = "(absent)"
 
 
@@ -46,11 +35,10 @@ def differences(left: RunManifest, right: RunManifest) -> list[Difference]:
 def facts(manifest: RunManifest) -> dict[str, Any]:
     """Every fact that two compared runs must share, flat: `asked.sampling.temperature`, `resolved.dtype`, ..."""
     asked = _flat("", manifest.asked)
-    free = tuple(FREE_ASKED)
     found = {
         f"asked.{key}": value
         for key, value in asked.items()
-        if not any(key == f or key.startswith(f"{f}.") or key.endswith(f".{f}") for f in free)
+        if not any(key == f or key.startswith(f"{f}.") or key.endswith(f".{f}") for f in FREE_ASKED)
     }
     for group, values in (
         ("resolved", manifest.resolved),
@@ -58,7 +46,7 @@ def facts(manifest: RunManifest) -> dict[str, Any]:
         ("hardware_seen", manifest.hardware_seen),
     ):
         for key, value in _flat("", values).items():
-            if not set(key.split(".")) & set(FREE_RESOLVED):
+            if not any(part in FREE_RESOLVED or part.startswith("drafter") for part in key.split(".")):
                 found[f"{group}.{key}"] = value
     return found
 

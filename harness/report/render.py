@@ -15,7 +15,7 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     columns = comparison.columns
     header = ["", *(_title(column) for column in columns)]
     rows = [
-        ["run", *(str(c.run.folder.path) for c in columns)],
+        ["run", *_names(columns)],
         ["status", *(c.run.manifest.status.upper() if _unfinished(c) else "finished" for c in columns)],
         ["verifier", *(c.run.verifier for c in columns)],
         ["samples compared", *(str(c.samples) for c in columns)],
@@ -63,6 +63,13 @@ def markdown(comparison: Comparison, left_out: list[str]) -> str:
 def _title(column: Column) -> str:
     budget = column.run.tree_budget
     return column.run.mode if budget is None else f"{column.run.mode} {budget}"
+
+
+def _names(columns: list[Column]) -> list[str]:
+    """Folder names, or whole paths where names repeat."""
+    paths = [column.run.folder.path.resolve() for column in columns]
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def _unfinished(column: Column) -> bool:

@@ -41,6 +41,8 @@ class WandbTracker:
     _run: Any = field(default=None, init=False, repr=False)
     _records: dict[tuple[str, int], SampleRecord] = field(default_factory=dict, init=False, repr=False)
     _logged: int = field(default=0, init=False, repr=False)
+    _rounds: int = field(default=0, init=False, repr=False)
+    _emitted: int = field(default=0, init=False, repr=False)
     _data_dir: str | None = field(default=None, init=False, repr=False)
 
     def start(self, run: RunFolder, manifest: RunManifest) -> None:
@@ -87,8 +89,9 @@ class WandbTracker:
     def log(self, record: SampleRecord) -> None:
         self._records[record.key] = record
         self._logged += 1
-        rounds = [r for kept in self._records.values() if kept.status == "ok" for r in kept.rounds]
-        running = {"running/acceptance_length": sum(r.num_emitted for r in rounds) / len(rounds)} if rounds else {}
+        self._rounds += len(record.rounds)
+        self._emitted += sum(r.num_emitted for r in record.rounds)
+        running = {"running/acceptance_length": self._emitted / self._rounds} if self._rounds else {}
         self._run.log({STEP: self._logged, **sample_scalars(record), **running})
 
     def finish(self, summary: dict[str, Any], *, exit_code: int = 0) -> None:

@@ -30,6 +30,7 @@ def test_named_runs_are_printed_and_written(three: Path, tmp_path: Path, capsys:
     assert main([*runs, "--markdown", str(file)]) == 0
     text = file.read_text()
     assert "|  | autoregressive | dflash | ddtree 16 |" in text
+    assert "| run | base | chain | tree |" in text
     assert "| acceptance length | 1.00 [1.00, 1.00] | 3.00 [3.00, 3.00] | 9.00 [9.00, 9.00] |" in text
     assert "| decode tokens/s | 1.0 | 2.0 | 3.0 |" in text
     speed = "| speed-up | baseline | 2.00x [2.00x, 2.00x] (no certificate) | 3.00x [3.00x, 3.00x] (no certificate) |"

@@ -64,12 +64,20 @@ def test_every_differing_key_is_named(run, sample, twins) -> None:
 
 
 def test_mode_tracking_limit_and_drafter_may_differ(run, sample) -> None:
-    one = run("one", [sample("a", [1])], resolved={"engine": {"drafter": {"sha256": "a"}}})
+    drafted = {
+        "sources": {"drafter": {"sha256": "a"}, "target": {"sha256": "t", "path": "here"}},
+        "engine": {"drafter_dtype": "float32", "block_size": 16, "nodes_per_round": 17, "threads": 2},
+    }
+    plain = {
+        "sources": {"target": {"sha256": "t", "path": "there"}},
+        "engine": {"block_size": 1, "nodes_per_round": 1, "threads": 2},
+    }
+    one = run("one", [sample("a", [1])], resolved=drafted)
     two = run(
         "two",
         [sample("a", [1])],
-        "dflash",
-        speculative={"block_size": 8},
+        "autoregressive",
+        resolved=plain,
         asked={"run": {"limit": 99, "subset_seed": 0}, "tracking": {"name": "none"}},
         measured={"peak_memory_bytes": 5},
     )
