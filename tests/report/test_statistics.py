@@ -57,15 +57,15 @@ def test_speed_up_is_per_token_where_outputs_have_other_lengths() -> None:
 
 
 def test_a_known_speed_up_lies_in_its_interval_as_often_as_stated() -> None:
-    """200 data sets of 60 samples, true ratio 2. At 95 % coverage fewer than 178 hits happen once in 10,000 tries;
+    """100 data sets of 60 samples, true ratio 2. At 95 % coverage fewer than 86 hits happen once in 10,000 tries;
     the seed is fixed, so the test is repeatable."""
     rng, hits = np.random.default_rng(3), 0
-    for _ in range(200):
+    for _ in range(100):
         tokens = rng.integers(20, 120, 60).astype(float)
         own = tokens * 0.05 * rng.uniform(0.5, 1.5, 60)
         found = speed_up(tokens * 0.1 * rng.uniform(0.5, 1.5, 60), tokens, own, tokens)
         hits += found.low <= 2 <= found.high
-    assert 178 <= hits <= 200
+    assert 86 <= hits <= 100
 
 
 def test_graded_differences_are_bootstrapped_in_pairs() -> None:
