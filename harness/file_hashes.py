@@ -1,4 +1,4 @@
-"""sha256 of files, remembered so that a resumed run need not read gigabytes again, and a lock between processes.
+"""sha256 of files, remembered so that a resume need not read gigabytes again; a lock and a scratch folder beside it.
 
 The store is one JSON file in the cache folder: a hash by absolute path, size and modification time.
 """
@@ -6,6 +6,8 @@ The store is one JSON file in the cache folder: a hash by absolute path, size an
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,3 +82,13 @@ def lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_name(f".{path.name}.lock")):
         yield
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder for unfinished work, under the lock of its prefix: what a killed process left there goes first."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for stale in parent.glob(f"{prefix}*/"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
+        yield Path(name)

