@@ -104,8 +104,13 @@ class DFlashNetwork(nn.Module):
     ) -> Tensor:
         """The whole network without a cache, as training needs it: S = C + Q, context rows first."""
         context = self.context(feature_BCF, position_BC)
+        group = self.config.num_attention_heads // self.config.num_key_value_heads
 
         def join(index: int, block: KeyValue) -> KeyValue:
-            return torch.cat([context[index][0], block[0]], 2), torch.cat([context[index][1], block[1]], 2)
+            # Repeated for each query head: the attention kernel that takes a mask and a gradient wants equal heads.
+            key, value = (
+                torch.cat([c, b], 2).repeat_interleave(group, 1) for c, b in zip(context[index], block, strict=True)
+            )
+            return key, value
 
         return self.block(embedding_BQH, position_BQ, mask, join)
