@@ -21,30 +21,42 @@ MAX_CHARS = 100_000  # no answer is longer; the parser need not see more
 def extract_program(prompt: str, completion: str, entry_point: str) -> Answer:
     """The program that `completion` makes of `prompt`, which ends in the signature and docstring of `entry_point`.
 
-    Understood, in this order: a fenced block that defines the function (the last one counts), unfenced code that
-    defines it, and a body that continues the prompt, fenced or not. The prompt's imports and helpers come first.
-    Prose around code, calls and assertions at top level (usage examples) are dropped. A cut-off end is dropped too.
+    Understood, in this order: a body that continues the prompt with its indentation, a fenced block that defines the
+    function (the last one counts), unfenced code that defines it, and a body in a fence or without indentation. The
+    prompt's imports and helpers come first. Prose around code, calls and assertions at top level (usage examples) and
+    a cut-off end are dropped.
     """
     rest = strip_reasoning(completion)
     if rest is None:
         return Answer(text=None, how=TRUNCATED)
     rest = rest[:MAX_CHARS].expandtabs(4).replace("\r\n", "\n")
-    blocks = [textwrap.dedent(match["body"]) for match in FENCE.finditer(rest)]
+    fences = list(FENCE.finditer(rest))
+    blocks = [textwrap.dedent(fence["body"]) for fence in fences]
+    bare = rest[: fences[0].start()] if fences else rest
     preamble = before_definition(prompt, entry_point)
-    defines = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
-    for block in reversed(blocks):
-        if defines.search(block) and (program := whole_program(preamble, block, entry_point)):
-            return Answer(text=program, how="fenced function")
-    if not blocks and defines.search(rest) and (program := whole_program(preamble, rest, entry_point)):
-        return Answer(text=program, how="bare function")
-    for how, body in [*(("fenced body", block) for block in blocks), *([] if blocks else [("bare body", rest)])]:
-        if program := continued_program(prompt, preamble, body, entry_point):
+    defines = definition_of(entry_point)
+
+    def body_of(text: str) -> str | None:
+        return continued_program(prompt, preamble, defines.split(text, maxsplit=1)[0], entry_point)
+
+    if re.match(r"\s*\n {2,}\S| {2,}\S", bare) and (program := body_of(bare)):
+        return Answer(text=program, how="bare body")
+    wholes = [*(("fenced function", block) for block in reversed(blocks)), ("bare function", bare)]
+    for how, text in wholes:
+        if defines.search(text) and (program := whole_program(preamble, text, entry_point)):
+            return Answer(text=program, how=how)
+    for how, text in [*(("fenced body", block) for block in blocks), ("bare body", bare)]:
+        if program := body_of(text):
             return Answer(text=program, how=how)
     return Answer(text=None, how="no code")
 
 
+def definition_of(entry_point: str) -> re.Pattern[str]:
+    return re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+
+
 def before_definition(prompt: str, entry_point: str) -> str:
-    found = list(re.finditer(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", prompt, re.MULTILINE))
+    found = list(definition_of(entry_point).finditer(prompt))
     return prompt[: found[-1].start()] if found else prompt
 
 
