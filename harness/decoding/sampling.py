@@ -18,6 +18,7 @@ from harness.decoding.ranking import top_sorted
 __all__ = ["SamplingBatch", "SamplingParams", "filtered_scores", "probabilities", "sampling_batch", "stream_key"]
 
 NEG_INF = float("-inf")
+HEAD = 1024  # ranks tried before a whole vocabulary is sorted on the host
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def filtered_scores(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     temperature = _per_row(sampling.temperature_B, logits)
     scores = logits / torch.where(temperature == 0, 1, temperature).to(dtype)
     if sampling.any_top_k or sampling.any_top_p:
-        scores = scores.masked_fill(~_kept_by_rank(scores, sampling), NEG_INF)
+        scores = _cut_by_rank(scores, sampling)
     if sampling.any_min_p:
         ratio = (scores - scores.amax(-1, keepdim=True)).to(torch.float64).exp()  # p / max p
         scores = scores.masked_fill(ratio < _per_row(sampling.min_p_B, logits), NEG_INF)
@@ -108,28 +109,43 @@ def probabilities(logits: Tensor, sampling: SamplingBatch) -> Tensor:
 
 
 def _greedy_scores(logits: Tensor) -> Tensor:
-    best = logits.argmax(-1, keepdim=True)  # the first of equal maxima
+    best = logits.max(-1, keepdim=True).indices  # the first of equal maxima; faster than argmax on the host
     return torch.full_like(logits, NEG_INF).scatter_(-1, best, 0.0)
 
 
-def _kept_by_rank(scores: Tensor, sampling: SamplingBatch) -> Tensor:
-    """bool like scores: what top-k, then top-p keep. Both are cuts in the order of falling score, lower id first."""
+def _cut_by_rank(scores: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Scores that survive top-k, then top-p, else -inf. Both cut the order of falling score, lower id first."""
     vocab = scores.shape[-1]
     num_ranks = min(sampling.top_k_bound, vocab) or vocab
+    if num_ranks > HEAD and scores.device.type == "cpu":
+        # A nucleus rarely needs more than its head, and to sort a whole vocabulary is slow there.
+        cut, is_complete = _cut_among(scores, HEAD, sampling)
+        if bool(is_complete.all()):
+            return cut
+    return _cut_among(scores, num_ranks, sampling)[0]
+
+
+def _cut_among(scores: Tensor, num_ranks: int, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """The cut when only the first `num_ranks` ranks can survive, and whether that was enough, bool [B, ..., 1]."""
+    vocab = scores.shape[-1]
     top_K, ids_K = top_sorted(scores, num_ranks)
-    kept_K = torch.ones_like(top_K, dtype=torch.bool)
-    if sampling.any_top_k:
-        top_k = _per_row(sampling.top_k_B, scores)
-        kept_K = torch.arange(num_ranks, device=scores.device) < torch.where(top_k == 0, vocab, top_k)
-        kept_K = kept_K.expand_as(top_K)
+    top_k = _per_row(sampling.top_k_B, scores)
+    is_limited = (top_k > 0) & (top_k < vocab)
+    kept_K = (torch.arange(num_ranks, device=scores.device) < top_k) | ~is_limited
+    is_complete = (
+        (top_k <= num_ranks) & is_limited | (num_ranks == vocab) | (_per_row(sampling.temperature_B, scores) == 0)
+    )
     if sampling.any_top_p:
         top_p = _per_row(sampling.top_p_B, scores)
-        p_K = torch.softmax(top_K.masked_fill(~kept_K, NEG_INF).to(torch.float64), dim=-1)
-        before_K = p_K.cumsum(-1) - p_K
-        # Rank 0 stays whatever the rounding; p = 1 is off, though the sum may reach 1 before the last token.
-        before_K[..., 0] = -1
-        kept_K = kept_K & ((before_K < top_p) | (top_p >= 1))
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ids_K, kept_K)
+        # Weights relative to the first. Sums run rank by rank: they do not depend on how many ranks are looked at.
+        weight_K = (top_K - top_K[..., :1]).exp().to(torch.float64).masked_fill(~kept_K, 0)
+        sum_K = weight_K.cumsum(-1)
+        all_weight = (scores - top_K[..., :1]).exp().sum(-1, keepdim=True, dtype=torch.float64)
+        goal = top_p * torch.where(is_limited, sum_K[..., -1:], all_weight)
+        kept_K = kept_K & ((sum_K - weight_K < goal) | (top_p >= 1))
+        is_complete = is_complete | (~is_limited & (top_p < 1) & (sum_K[..., -1:] >= goal))
+    kept = top_K.masked_fill(~kept_K, NEG_INF)
+    return torch.full_like(scores, NEG_INF).scatter_(-1, ids_K, kept), is_complete
 
 
 def _per_row(value_B: Tensor, like: Tensor) -> Tensor:

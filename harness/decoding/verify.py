@@ -83,45 +83,47 @@ def verify_walk(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, in
 
     The draw is keyed by (stream, index of the token), so the output equals that of `root_only` trees, token for token.
     """
-    batch = len(index_B)
-    row_B = torch.arange(batch, device=logits_BNV.device)
-    node_B, num_accepted_B = torch.zeros_like(index_B), torch.zeros_like(index_B)
-    bonus_B = torch.full_like(index_B, -1)
-    path_BW = index_B.new_full((batch, tree.max_depth + 1), -1)
-    path_BW[:, 0] = 0
-    going_B = torch.ones_like(row_B, dtype=torch.bool)
-    while bool(going_B.any()):
-        p_BV = probabilities(logits_BNV[row_B, node_B], sampling)
-        cdf_BV = p_BV.to(torch.float64).cumsum(1)
-        coin_B = uniform(sampling.stream_B, index_B + 1 + num_accepted_B, DRAW)
+
+    def draw(logits_BV: Tensor, index_B: Tensor) -> Tensor:
+        cdf_BV = probabilities(logits_BV, sampling).to(torch.float64).cumsum(1)
+        coin_B = uniform(sampling.stream_B, index_B, DRAW)
         # The first entry that reaches coin · total > 0 has positive probability.
-        token_B = torch.searchsorted(cdf_BV, coin_B[:, None] * cdf_BV[:, -1:])[:, 0]
-        bonus_B = torch.where(going_B, token_B, bonus_B)
-        match_BN = (tree.parent_BN == node_B[:, None]) & (tree.token_BN == token_B[:, None])
-        going_B = going_B & match_BN.any(1)
-        node_B = torch.where(going_B, match_BN.to(torch.int32).argmax(1), node_B)
-        num_accepted_B = num_accepted_B + going_B
-        path_BW[row_B, num_accepted_B] = node_B  # rewrites the last entry of a path that has ended
-    return Verified(path_BW, num_accepted_B, bonus_B)
+        return torch.searchsorted(cdf_BV, coin_B[:, None] * cdf_BV[:, -1:])[:, 0]
+
+    return _walk(tree, logits_BNV, index_B, draw)
 
 
 def verify_coupled(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, index_B: Tensor) -> Verified:
     """Each node takes argmax(filtered scores + Gumbel noise of its output index); the path follows what was taken.
 
     Noise belongs to the output index and token id alone, so the output equals that of `root_only` trees token for
-    token at any temperature, as far as the logits do. float64 logits get float64 noise. Temperature 0: the argmax, lowest
-    id.
+    token at any temperature, as far as the logits do. float64 logits get float64 noise. At temperature 0: the argmax,
+    lowest id. An accelerator computes all nodes at once and is never asked; the CPU computes those that it visits.
     """
+    if logits_BNV.device.type != "cpu":
+        return coupled_at_once(tree, logits_BNV, sampling, index_B)
+
+    def draw(logits_BV: Tensor, index_B: Tensor) -> Tensor:
+        scores_BV = filtered_scores(logits_BV, sampling)
+        if not sampling.all_greedy:
+            scores_BV += gumbel(sampling.stream_B, index_B, scores_BV.shape[-1], scores_BV.dtype)
+        return scores_BV.max(-1).indices
+
+    return _walk(tree, logits_BNV, index_B, draw)
+
+
+def coupled_at_once(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, index_B: Tensor) -> Verified:
+    """`verify_coupled` without any question to the device, for CUDA graphs. The same result."""
     scores_BNV = filtered_scores(logits_BNV, sampling)
     batch, num_nodes, vocab = scores_BNV.shape
     device = scores_BNV.device
     row_B = torch.arange(batch, device=device)
-    num_depths = min(tree.max_depth + 1, num_nodes)
     if not sampling.all_greedy:
-        index_BW = index_B[:, None] + 1 + torch.arange(num_depths, device=device)
+        # Nodes of one depth share their noise.
+        index_BW = index_B[:, None] + 1 + torch.arange(min(tree.max_depth + 1, num_nodes), device=device)
         noise_BWV = gumbel(sampling.stream_B[:, None], index_BW, vocab, scores_BNV.dtype)
-        scores_BNV = scores_BNV + noise_BWV[row_B[:, None], tree.depth_BN]
-    taken_BN = scores_BNV.argmax(-1)
+        scores_BNV += noise_BWV[row_B[:, None], tree.depth_BN]
+    taken_BN = scores_BNV.max(-1).indices
     # child_BN: the child that carries the token its parent took; the sink, column N, where there is none.
     parent_BN, node_BN = tree.parent_BN, torch.arange(num_nodes, device=device).expand(batch, -1)
     follows_BN = (parent_BN >= 0) & (taken_BN.gather(1, parent_BN.clamp(min=0)) == tree.token_BN)
@@ -158,3 +160,22 @@ def _clamp_coins(coin_BN: Tensor, tree: DraftTree, target_BNV: Tensor) -> Tensor
     for node in range(1, num_nodes):
         sum_BN = sum_BN + child_p_NBN[node]
     return torch.where(covered_BN, torch.minimum(coin_BN, sum_BN), coin_BN)
+
+
+def _walk(tree: DraftTree, logits_BNV: Tensor, index_B: Tensor, draw: Callable[[Tensor, Tensor], Tensor]) -> Verified:
+    """From the root, follow the child that carries the drawn token; the first token without one is the bonus."""
+    row_B = torch.arange(len(index_B), device=logits_BNV.device)
+    node_B, num_accepted_B = torch.zeros_like(index_B), torch.zeros_like(index_B)
+    bonus_B = torch.full_like(index_B, -1)
+    path_BW = index_B.new_full((len(index_B), tree.max_depth + 1), -1)
+    path_BW[:, 0] = 0
+    going_B = torch.ones_like(row_B, dtype=torch.bool)
+    while bool(going_B.any()):
+        token_B = draw(logits_BNV[row_B, node_B], index_B + 1 + num_accepted_B)
+        bonus_B = torch.where(going_B, token_B, bonus_B)
+        match_BN = (tree.parent_BN == node_B[:, None]) & (tree.token_BN == token_B[:, None])
+        going_B = going_B & match_BN.any(1)
+        node_B = torch.where(going_B, match_BN.to(torch.int32).argmax(1), node_B)
+        num_accepted_B = num_accepted_B + going_B
+        path_BW[row_B, num_accepted_B] = node_B  # rewrites the last entry of a path that has ended
+    return Verified(path_BW, num_accepted_B, bonus_B)

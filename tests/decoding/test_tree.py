@@ -71,7 +71,8 @@ def test_heap_level_wise_and_enumeration_agree(case):
         heap = best_first(7 + b, logp[b], ids[b], budget, spine)
         for name in FIELDS:
             fast, reference = getattr(tree, name)[b : b + 1], getattr(heap, name)
-            assert torch.equal(fast, reference) and fast.dtype == reference.dtype, name
+            assert torch.equal(fast, reference), name
+            assert fast.dtype == reference.dtype, name
         oracle = enumerate_all(logp[b].numpy(), ids[b].numpy(), budget, spine)
         place = {(): 0} | {ranks: 1 + i for i, (ranks, _) in enumerate(oracle)}
         assert int(tree.count_B[b]) == 1 + len(oracle)

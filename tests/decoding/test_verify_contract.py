@@ -13,7 +13,7 @@ from harness.decoding.verify_kernel import find_kernel, tree_speculative_samplin
 
 
 def scalar_contract(layout, tokens, coins, final, target, draft, width):
-    """One request, float32 scalars, as the kernel does it. Returns the path, its tokens, and whether rounding decided."""
+    """One request, float32 scalars, as the kernel does it. Returns path, tokens, whether rounding decided."""
     child, sibling = layout
     row, path, out = 0, [0], []
     while len(path) < width:

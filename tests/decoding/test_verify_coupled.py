@@ -5,24 +5,40 @@ import torch
 
 from harness.decoding.sampling import SamplingParams, sampling_batch, stream_key
 from harness.decoding.tree import chain, root_only
-from harness.decoding.verify import VERIFIERS, verify_coupled
+from harness.decoding.verify import VERIFIERS, coupled_at_once, verify_coupled, verify_walk
 
 FILTERED = {"top_k": 4, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 0.6, 1.0, 1.5])
-@pytest.mark.parametrize("name", ["coupled", "walk"])
-def test_trees_give_the_tokens_of_autoregressive_decoding(toy, toy64, name, temperature):
+@pytest.mark.parametrize("verify", [verify_coupled, verify_walk])
+def test_trees_give_the_tokens_of_autoregressive_decoding(toy, toy64, verify, temperature):
     for model, extra in ((toy, {}), (toy64, {}), (toy, FILTERED)):
         params = SamplingParams(temperature, **extra)
         runs = {
-            kind: model.decode(VERIFIERS[name], model.build(kind), params, batch=200, length=25)[0]
+            kind: model.decode(verify, model.build(kind), params, batch=200, length=25)[0]
             for kind in ("root", "chain", "tree", "spine", "full")
         }
         for kind, tokens in runs.items():
             assert torch.equal(tokens, runs["root"]), kind
         if temperature > 0.5:
             assert len(torch.unique(runs["root"], dim=0)) > 190  # and it does sample
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("extra", [{}, FILTERED], ids=["plain", "filtered"])
+def test_both_forms_of_coupled_agree(toy, toy64, temperature, extra):
+    """The one for CUDA graphs, here on CPU tensors, and the host's walk: every field of every round."""
+    for model in (toy, toy64):
+        for kind in ("root", "chain", "spine", "full"):
+
+            def both(tree, logits, sampling, index, kind=kind):
+                walked, at_once = (f(tree, logits, sampling, index) for f in (verify_coupled, coupled_at_once))
+                for field in ("path_BW", "num_accepted_B", "bonus_B"):
+                    assert torch.equal(getattr(walked, field), getattr(at_once, field)), (kind, field)
+                return at_once
+
+            model.decode(both, model.build(kind), SamplingParams(temperature, **extra), batch=200, length=15)
 
 
 def test_noise_by_node_instead_of_index_is_caught(toy):
@@ -32,7 +48,7 @@ def test_noise_by_node_instead_of_index_is_caught(toy):
         flat = type(tree)(
             tree.token_BN, tree.parent_BN, tree.depth_BN * 0, tree.score_BN, tree.count_B, tree.depth_limit
         )
-        return verify_coupled(flat, logits, sampling, index)
+        return coupled_at_once(flat, logits, sampling, index)
 
     params = SamplingParams(1.0)
     root, _ = toy.decode(no_depth, toy.build("root"), params, batch=50, length=10)
@@ -87,4 +103,5 @@ def test_padding_is_never_followed():
     logits = torch.tensor([[[0.0, 0, 9, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 9]]])
     for name, verifier in VERIFIERS.items():
         got = verifier(tree, logits, sampling_batch([SamplingParams(0.0)]), torch.tensor([0]))
-        assert got.path_BW.tolist() == [[0, 1, -1]] and got.bonus_B.tolist() == [0], name
+        assert got.path_BW.tolist() == [[0, 1, -1]], name
+        assert got.bonus_B.tolist() == [0], name
