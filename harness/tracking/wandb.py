@@ -38,12 +38,13 @@ class WandbTracker:
     tags: list[str] = field(default_factory=list)
     log_text: bool = True
     table_rows: Annotated[int, Ge(0)] = 1000  # records in the per-sample table, the first ones
-    _run: Any = field(default=None, init=False, repr=False)
-    _records: dict[tuple[str, int], SampleRecord] = field(default_factory=dict, init=False, repr=False)
-    _logged: int = field(default=0, init=False, repr=False)
-    _rounds: int = field(default=0, init=False, repr=False)
-    _emitted: int = field(default=0, init=False, repr=False)
-    _data_dir: str | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # State, set here so that it is no field and thus no key of the configuration.
+        self._run: Any = None
+        self._records: dict[tuple[str, int], SampleRecord] = {}
+        self._logged = self._rounds = self._emitted = 0
+        self._data_dir: str | None = None
 
     def start(self, run: RunFolder, manifest: RunManifest) -> None:
         """Raises ValueError when tracking is online and there is no key or no server."""
@@ -83,6 +84,8 @@ class WandbTracker:
         self._run.define_metric("running/*", step_metric=STEP)
         for record in run.records():
             self.log(record)
+        if earlier_tries:
+            shutil.rmtree(folder / "wandb" / "artifacts", ignore_errors=True)  # tables of the tries removed here
         for cut in earlier_tries:
             shutil.rmtree(cut)
 

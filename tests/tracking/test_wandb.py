@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,18 @@ def test_text_stays_out_of_every_file_when_asked(tmp_path: Path, log_text: bool)
     assert any(SECRET_TEXT.encode() in path.read_bytes() for path in files) == log_text
     assert not any(b"sk-do-not-send" in path.read_bytes() for path in files)
     assert len(sample_table(tracker.location())["data"]) == 3
+
+
+def test_a_restart_without_text_removes_the_text_of_the_first_try(tmp_path: Path) -> None:
+    track(tmp_path / "run", WandbTracker(name="offline"), RECORDS[:1])
+    track(tmp_path / "run", WandbTracker(name="offline", log_text=False), RECORDS[1:])
+    files = [path for path in (tmp_path / "run" / "wandb").rglob("*") if path.is_file()]
+    assert not any(SECRET_TEXT.encode() in path.read_bytes() for path in files)
+
+
+def test_state_is_no_configuration_key() -> None:
+    keys = {field.name for field in fields(WandbTracker)}
+    assert keys == {"name", "mode", "project", "entity", "group", "tags", "log_text", "table_rows"}
 
 
 def test_the_table_ends_where_asked(tmp_path: Path) -> None:
