@@ -56,7 +56,9 @@ class SamplingBatch:
 def sampling_batch(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> SamplingBatch:
     """Raises ValueError for a value out of range, by its configuration key."""
     for p in params:
-        _check("temperature", p.temperature, 0 <= p.temperature < float("inf"), "a finite number >= 0")
+        # Below 1e-5, logits over temperature leave float32, and a draw would be a greedy one anyway.
+        is_temperature = p.temperature == 0 or 1e-5 <= p.temperature < float("inf")
+        _check("temperature", p.temperature, is_temperature, "0 (greedy), or finite and at least 1e-5")
         _check("top_k", p.top_k, p.top_k >= 0, ">= 0 (0 = off)")
         _check("top_p", p.top_p, 0 < p.top_p <= 1, "in (0, 1] (1 = off)")
         _check("min_p", p.min_p, 0 <= p.min_p <= 1, "in [0, 1] (0 = off)")

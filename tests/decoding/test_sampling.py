@@ -119,6 +119,7 @@ def test_a_row_is_filtered_alike_in_any_batch():
     [
         ("temperature", -1.0),
         ("temperature", math.nan),
+        ("temperature", 1e-9),
         ("temperature", math.inf),
         ("top_k", -1),
         ("top_p", 0.0),
