@@ -8,10 +8,10 @@ import sys
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from rich.console import Console  # noqa: E402  # the environment above comes first
+from rich.console import Console
 
-from harness.compose import compose  # noqa: E402
-from harness.evaluate import evaluate  # noqa: E402
+from harness.compose import compose
+from harness.evaluate import evaluate
 
 
 def main(arguments: list[str]) -> int:

@@ -37,14 +37,13 @@ def compose(overrides: list[str], config_name: str = "config") -> EvalConfig:
     """Compose conf/ with Hydra overrides and check every value against the class it is for. Raises ConfigError."""
     values = compose_values(overrides, config_name)
     built: dict[str, Any] = {name: checked(cls, values[name], name) for name, cls in FACTS.items()}
-    behaviours = {}
     for group in BEHAVIOURS:
         params = dict(values[group])
         if group == "task":
             data = {key: params.pop(key) for key in DATA_KEYS if key in params}
             built["data"] = checked(DataConfig, data, "task")
-        behaviours[group] = Behaviour(name=params["name"], target=params.pop("_target_"), params=params)
-    config = EvalConfig(**built, **behaviours, asked=values, overrides=list(overrides))
+        built[group] = Behaviour(name=params["name"], target=params.pop("_target_"), params=params)
+    config = EvalConfig(**built, asked=values, overrides=list(overrides))
     for group in BEHAVIOURS:
         build(getattr(config, group), group)
     return config
@@ -69,7 +68,7 @@ def compose_values(overrides: list[str], config_name: str = "config") -> dict[st
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         _check_choices([o for o in parsed if _is_choice(o)])
         try:
-            base = hydra_compose(config_name, [o.input_line for o in parsed if _is_choice(o)])
+            base = hydra_compose(config_name, [o.input_line or "" for o in parsed if _is_choice(o)])
             for override in parsed:
                 if not _is_choice(override):
                     _check_key(override, base)
@@ -130,7 +129,8 @@ def _check_key(override: Override, base: DictConfig) -> None:
         return
     if override.is_sweep_override():
         raise ConfigError(f"{override.input_line}: one run takes one value; a sweep over several needs -m")
-    node, path = base, override.key_or_group.split(".")
+    node: Any = base
+    path = override.key_or_group.split(".")
     for depth, key in enumerate(path):
         allowed = [str(k) for k in node] if isinstance(node, DictConfig) else []
         if key not in allowed:

@@ -82,6 +82,10 @@ class SamplingConfig:
     repeats: Annotated[int, Ge(1)] = 1
     max_new_tokens: Annotated[int, Ge(1)] = 128
 
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, float) and 0 < self.temperature < 1e-5:
+            raise ValueError(f"sampling.temperature={self.temperature}: allowed are 0 (greedy) and 1e-5 to 100")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:

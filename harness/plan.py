@@ -43,6 +43,7 @@ def make_plan(config: EvalConfig, task: Task) -> Plan:
     )
     samples = subset(task.load(fetched["data"].path), config.run)
     prompts = {sample.id: prompter.ids(sample.messages) for sample in samples}
+    check_lengths(prompts, sampling, target)
     requests = [
         Request(
             sample_id=sample.id,
@@ -96,7 +97,7 @@ def resolve_sampling(asked: SamplingConfig, target: Path) -> Sampling:
     """
     stated = read_json(target / "generation_config.json")
     defaults = {"temperature": 1.0 if stated.get("do_sample") else 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    values = {}
+    values: dict[str, Any] = {}
     for key, default in defaults.items():
         value = getattr(asked, key)
         if value == "checkpoint":
@@ -104,6 +105,18 @@ def resolve_sampling(asked: SamplingConfig, target: Path) -> Sampling:
             value = default if value is None else value
         values[key] = type(default)(value)
     return Sampling(**values, max_new_tokens=asked.max_new_tokens)
+
+
+def check_lengths(prompts: dict[str, list[int]], sampling: Sampling, target: Path) -> None:
+    """Raises ValueError when a sample cannot fit the target's positions: past them a model answers nonsense."""
+    config = read_json(target / "config.json")
+    most = (config.get("text_config") or config).get("max_position_embeddings")
+    for sample_id, ids in prompts.items():
+        if most and len(ids) + sampling.max_new_tokens > most:
+            raise ValueError(
+                f"sampling.max_new_tokens={sampling.max_new_tokens}: sample {sample_id} has {len(ids)} prompt tokens, "
+                f"and the target has {most} positions. Allowed here: at most {max(most - len(ids), 0)}"
+            )
 
 
 def subset(samples: list[Sample], run: RunConfig) -> list[Sample]:
@@ -115,4 +128,3 @@ def subset(samples: list[Sample], run: RunConfig) -> list[Sample]:
     if len(order) != len(samples):
         raise ValueError("task: two samples have the same id; ids must be distinct")
     return sorted(samples, key=lambda sample: order[sample.id])[: run.limit]
-

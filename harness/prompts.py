@@ -33,16 +33,15 @@ class Prompter:
 
     def text(self, ids: list[int]) -> str:
         """The answer as a grader reads it: special tokens, the stop id among them, left out."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def stop_ids(path: Path) -> list[int]:
     """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        values = read_json(path / name)
-        values = [values, values.get("text_config") or {}]
-        for eos in (value.get("eos_token_id") for value in values):
+        config = read_json(path / name)
+        for eos in (part.get("eos_token_id") for part in (config, config.get("text_config") or {})):
             found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
     from transformers import AutoTokenizer
 

@@ -56,6 +56,7 @@ def open_run(config: EvalConfig, resolved: dict[str, Any], hardware_seen: dict[s
         before = run.manifest()
         for facts in ("resolved", "versions", "hardware_seen"):
             differing = differences(getattr(before, facts), getattr(manifest, facts), facts)
+            differing = [found for found in differing if found[0] != "versions.commit"]  # `code` says it better
             if differing and run.records():
                 lines = "\n  ".join(f"{key}: was {old!r}, is {new!r}" for key, old, new in differing)
                 raise ValueError(
@@ -78,8 +79,11 @@ def differences(old: Any, new: Any, key: str) -> list[tuple[str, Any, Any]]:
 
 
 def versions() -> dict[str, str]:
-    """Python, the packages that decide results, and this project's commit where it runs from a clone."""
-    found = {"python": sys.version.split()[0], "harness": _version("ddtree-eval"), "commit": _commit()}
+    """Python, the packages that decide results, and this project: its commit in a clone, and a hash of its code.
+
+    The commit tells a person where to look; the hash alone tells whether two runs went through the same code.
+    """
+    found = {"python": sys.version.split()[0], "harness": _version("ddtree-eval"), "commit": _commit(), "code": _code()}
     found |= {name: _version(name) for name in PACKAGES}
     return {name: value for name, value in found.items() if value}
 
@@ -93,6 +97,13 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def _code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted([*ROOT.glob("harness/**/*.py"), *ROOT.glob("tasks/**/*.py")]):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _commit() -> str:

@@ -12,7 +12,6 @@ from harness.plan import Plan
 from harness.records import RunFolder, SampleRecord
 from harness.tracking.base import Tracker
 
-
 RATES = {
     "repetition": "rate/repetition",
     "truncated": "rate/truncated",

@@ -106,6 +106,8 @@ def decode(
             assert feature_BQF is not None
             state = drafter.new_state(len(prompts), slots)
             drafter.extend(state, feature_BQF, length_B)
+        if torch.isnan(logits_BV).any():
+            raise ValueError("the target's logits are NaN: its weights are damaged, or engine.dtype is too narrow for it")
         # The token drawn from prefill has output index 0, so its "root" stands at -1.
         start = root_only(torch.zeros(len(prompts), dtype=torch.int64, device=device))
         root_B = verify(start, logits_BV[:, None], sampling, torch.full_like(length_B, -1)).bonus_B

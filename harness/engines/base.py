@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from harness.config import HardwareConfig
 from harness.records import Round
@@ -48,7 +48,7 @@ class Generation:
     request: Request
     error: str | None = None
     output_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: Literal["stop", "length"] | None = None
     rounds: list[Round] = field(default_factory=list)
     ttft_s: float | None = None
     decode_s: float | None = None

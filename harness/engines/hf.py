@@ -52,7 +52,7 @@ class HFSession:
             setup.target, dtype=dtype, device=device, attention=engine.attention, feature_layers=layers
         )
         self.drafter = None
-        if mode.needs_drafter:
+        if mode.needs_drafter and setup.drafter:
             self.drafter = DFlashDrafter.load(
                 setup.drafter,
                 target_config=self.target.config,

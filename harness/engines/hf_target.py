@@ -33,7 +33,7 @@ class HFTarget:
         refuse_unsupported(self.config)
         self.attention = resolve_attention(attention, self.config)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=self.attention)
-        self.model.to(device).eval()
+        self.model.eval().to(device)  # type: ignore[arg-type]  # a decorated method loses its signature
         self.device = torch.device(device)
         self.dtype = dtype
         self.cache = PositionCache(1, 1, self.device)

@@ -7,8 +7,9 @@ from harness.records import RunManifest
 
 # What a comparison is about, or what says nothing about the figures.
 FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_")
-# Resolved facts that belong to the mode, or say where a file lies; all that begins with "drafter" is free as well.
-FREE_RESOLVED = ("speculative", "mode", "verifier", "tree_budget", "block_size", "nodes_per_round", "path")
+# Resolved facts that belong to the mode, or say where a file lies, and the commit, because
+# `versions.code` decides; all that begins with "drafter" is free as well.
+FREE_RESOLVED = ("commit", "speculative", "mode", "verifier", "tree_budget", "block_size", "nodes_per_round", "path")
 ABSENT = "(absent)"
 
 

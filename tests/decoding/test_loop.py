@@ -147,7 +147,7 @@ def test_all_accepted_counts_the_bonus_once():
 
 def test_samples_of_a_batch_end_on_their_own():
     prompts = [[3], [1, 2, 30], [38]]
-    target, results = run(prompts, cap=12)
+    _, results = run(prompts, cap=12)
     assert [r.output_ids for r in results] == [list(range(4, 16)), list(range(31, 41)), [39, 40]]
     assert [r.finish_reason for r in results] == ["length", "stop", "stop"]
     alone = [run([prompt], cap=12)[1][0] for prompt in prompts]
