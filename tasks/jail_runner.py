@@ -3,9 +3,10 @@
 Not imported: its text is passed to `python -I -S -c`. Standard input is a JSON line with the pass mark and the source.
 Reports on one descriptor: `S` at the start, then the mark, or `E` and a reason.
 
-The mark lives only in the closure of an audit hook. Python code cannot list or remove audit hooks, and the hook ends
-the process at the few calls that could find it in memory (gc, ctypes, tracing). It writes the mark only when the frame
-of `main` itself raises the closing event, which it does only after the whole source has run.
+The mark lives only behind an audit hook. Python code cannot list or remove audit hooks, and the hook ends the process
+at the calls that could find it in memory (gc, ctypes, tracing). It writes the mark only when the frame of `main` itself
+raises the closing event at the one instruction where it raised the opening event, which `main` reaches only after the
+whole source has run. Names and functions that the program replaces in this module or in `main` change nothing of that.
 """
 
 import json
@@ -14,7 +15,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-FINISHED = "graded-program-finished"
+READY, FINISHED = "graded-program-ready", "graded-program-finished"
 FORBIDDEN = frozenset(
     (
         "gc.get_objects",
@@ -33,6 +34,15 @@ FORBIDDEN = frozenset(
 def guard(mark: bytes, report_fd: int, bottom: FrameType) -> None:
     """Install the audit hook that knows the mark. Every function it uses is bound here, before foreign code runs."""
     write, leave, get_frame, get_pid, owner = os.write, os._exit, sys._getframe, os.getpid, os.getpid()
+    opening, closing = READY, FINISHED
+    place: list[int] = []  # of the instruction in `main` that raises both events
+
+    def pay(mark: bytes = mark) -> None:
+        # The mark is a default and no closure variable: reading defaults raises an event, and frames do not show it.
+        if get_frame(2) is bottom and [bottom.f_lasti] == place and get_pid() == owner:
+            write(report_fd, mark)
+            leave(0)
+        leave(3)
 
     def hook(
         event: str,
@@ -42,10 +52,11 @@ def guard(mark: bytes, report_fd: int, bottom: FrameType) -> None:
         is_text: Any = str,
         kind: Any = type,
     ) -> None:
-        if event == FINISHED:
-            if get_frame(1) is bottom and get_pid() == owner:
-                write(report_fd, mark)
-                leave(0)
+        if event == closing:
+            pay()
+        if event == opening and not place:
+            place.append(bottom.f_lasti)
+        if event == "object.__getattr__" and args[0] is pay:
             leave(3)
         named = args[0] if args and kind(args[0]) is is_text else ""
         if (
@@ -91,12 +102,15 @@ def main(report_fd: int) -> None:
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["program"]
-    try:
-        exec(code, module.__dict__)
-    except BaseException as error:
-        write(report_fd, b"E" + describe(error))
-        leave(1)
-    audit(FINISHED)
+    for stage in (READY, FINISHED):
+        if stage == FINISHED:
+            try:
+                exec(code, module.__dict__)
+            except BaseException as error:
+                write(report_fd, b"E" + describe(error))
+                leave(1)
+                return  # a program may have replaced what stands above, but not this
+        audit(stage)
     leave(3)
 
 

@@ -82,6 +82,14 @@ FAKES = {
     "replaces os._exit and sys.audit": "import os, sys\nos._exit = os.write = sys.audit = print\nassert False",
     "replaces builtins": "import builtins\nfor n in ('exec', 'compile', 'type', 'str', 'len', 'AssertionError'):\n"
     "    setattr(builtins, n, lambda *a, **k: None)\nassert False",
+    "replaces what the runner calls on failure": "import sys, functools\nf = sys._getframe(1)\n"
+    "fake = functools.partial(sys.audit, 'graded-program-finished')\n"
+    "for name in ('describe', 'FINISHED', 'READY', 'guard', 'load'): f.f_globals[name] = fake\nassert False",
+    "replaces what the runner does on failure": "import sys\nf = sys._getframe(1)\n"
+    "for name in ('leave', 'write'):\n    f.f_locals[name] = lambda *a: None\n"
+    "f.f_globals['describe'] = lambda e: b''\nassert False",
+    "raises both events": "import sys, os\nsys.audit('graded-program-ready')\n"
+    "sys.audit('graded-program-finished')\nos._exit(0)",
     "walks the garbage collector": "import gc, os\nfor o in gc.get_objects(): pass\nos._exit(0)",
     "unfreezes and walks": "import gc, os\ngc.unfreeze()\ngc.get_referents(globals())\nos._exit(0)",
     "imports ctypes": "try:\n    import ctypes\nexcept BaseException: pass\nassert False",
@@ -215,7 +223,8 @@ def test_a_fork_bomb_meets_the_process_limit() -> None:
         outcome = sandbox.run_program("import os\nwhile True: os.fork()", timeout_s=0.5)
         assert not outcome.passed
         outcome = sandbox.run_program(
-            "import os, time\nchildren = 0\ntry:\n    while children < 100:\n        if os.fork() == 0: time.sleep(60)\n"
+            "import os, time\nchildren = 0\ntry:\n    while children < 100:\n"
+            "        if os.fork() == 0: time.sleep(60)\n"
             "        children += 1\nexcept BlockingIOError: pass\nassert children < 10, children",
             timeout_s=20.0,
         )
