@@ -91,6 +91,7 @@ class HFSession:
                 for request in batch:
                     yield Generation(request=request, error=f"{type(error).__name__}: {error}")
                 continue
+            batch_s = max(result.decode_s for result in decoded)  # a batch decodes, and ends, together
             for request, result in zip(batch, decoded, strict=True):
                 yield Generation(
                     request=request,
@@ -98,7 +99,7 @@ class HFSession:
                     finish_reason=result.finish_reason,
                     rounds=[Round(**vars(stats)) for stats in result.rounds],
                     ttft_s=result.ttft_s,
-                    decode_s=result.decode_s if result.rounds else None,
+                    decode_s=batch_s if result.rounds else None,
                     batch_size=len(batch),
                     stage_s=dict(stopwatch.seconds) if stopwatch else None,
                 )
