@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,13 +55,13 @@ def read_array(path: Path) -> list[Row]:
 
 
 def read_parquet(path: Path) -> list[Row]:
-    import pyarrow  # comes with `datasets`
-    import pyarrow.parquet
+    import datasets
 
-    try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: not a readable parquet file ({error})") from None
+    with tempfile.TemporaryDirectory() as cache:  # the file itself is the cache
+        try:
+            rows = datasets.Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True).to_list()
+        except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:  # Arrow's are ValueErrors
+            raise ValueError(f"{path}: not a readable parquet file ({error})") from None
     return [Row(f"{path}: row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
