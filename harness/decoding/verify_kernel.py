@@ -7,22 +7,122 @@ DeviceSamplingFromProb. The same coins against the same float32 sums; the final 
 """
 
 import importlib
-import importlib.util
-from collections.abc import Callable
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+NAME = "tree_speculative_sampling_target_only"
+# Module, and the distributions that may own it. Compiled ahead of time up to sglang-kernel 0.4.7, at first use since.
+HOMES = (
+    ("sgl_kernel", ("sglang-kernel", "sgl-kernel")),
+    ("sglang.kernels.ops.speculative.sampling", ("sglang",)),
+    ("sglang.jit_kernel.speculative_sampling", ("sglang",)),
+)
+
+
+@dataclass(frozen=True)
+class SglKernel:
+    """The real kernel under the contract below, whichever build it is. Same positional arguments.
+
+    origin: module, distribution and version, for the facts of a run. takes_equal: a coin equal to the running sum
+    accepts, as in the builds ahead of time; the JIT build wants it smaller. One float less turns one rule into the other.
+    """
+
+    run: Callable[..., Any]
+    origin: str
+    takes_equal: bool
+
+    def __call__(self, *arguments: Any) -> None:
+        """Raises ValueError where the kernel's 32-bit offsets would wrap."""
+        *before, coin_BN, final_B, target_BNV, draft_BNV = arguments[:11]
+        if target_BNV.numel() >= 2**32:
+            raise ValueError(
+                f"engine.batch_size × nodes × vocabulary is {tuple(target_BNV.shape)}, and the kernel counts to 2**32. "
+                "Lower engine.batch_size or speculative.tree_budget, or set speculative.verifier=coupled"
+            )
+        if not self.takes_equal:
+            coin_BN = torch.nextafter(coin_BN, torch.zeros_like(coin_BN))
+        self.run(*before, coin_BN, final_B, target_BNV, draft_BNV, *arguments[11:])
+
 
 @lru_cache(maxsize=8)
 def find_kernel(device_type: str) -> Callable[..., None]:
-    """The implementation for a device: sgl-kernel's where it can run, else the one below. Same positional arguments."""
-    if device_type == "cuda" and importlib.util.find_spec("sgl_kernel") is not None:
-        sgl_kernel = importlib.import_module("sgl_kernel")
-        if hasattr(sgl_kernel, "tree_speculative_sampling_target_only"):
-            return sgl_kernel.tree_speculative_sampling_target_only
-    return tree_speculative_sampling_target_only
+    """The implementation for a device: sgl-kernel's on CUDA, the one below elsewhere. Same positional arguments.
+
+    The first call on CUDA runs a tree and waits for it, so it must come before a graph is captured. Raises ValueError
+    when CUDA has no kernel: the form below would run there, N - 1 steps one after the other, and pass for the kernel.
+    """
+    return find_sgl_kernel("cuda") if device_type == "cuda" else tree_speculative_sampling_target_only
+
+
+def kernel_origin(device_type: str) -> str:
+    """Which implementation `find_kernel` gives, for the resolved facts of a run."""
+    return getattr(find_kernel(device_type), "origin", "torch form of the contract")
+
+
+def find_sgl_kernel(device: str) -> SglKernel:
+    """The first kernel in HOMES, or registered as torch.ops.sgl_kernel, that verifies a small tree rightly.
+
+    Found by what it does: its home, name and strictness have changed between versions. Raises ValueError.
+    """
+    reasons: list[str] = []
+    for origin, kernel in _candidates(reasons):
+        try:
+            return SglKernel(kernel, origin, _takes_equal(kernel, device))
+        except Exception as error:  # other arguments, another architecture, no compiler: all end in the message
+            reasons.append(f"{origin}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+    raise ValueError(
+        "speculative.verifier=kernel: no kernel for CUDA tensors. Install one that fits this torch: pip install "
+        "sglang-kernel (once sgl-kernel; from sglang 0.5.21 on sglang brings it), or set "
+        f"speculative.verifier=coupled or walk. Tried: {'; '.join(reasons)}"
+    )
+
+
+def _candidates(reasons: list[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for module_name, owners in HOMES:
+        try:
+            kernel = getattr(importlib.import_module(module_name), NAME)
+        except Exception as error:  # a library that does not fit raises more than ImportError
+            reasons.append(f"{module_name}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+            continue
+        yield f"{module_name} ({_version(owners)})", kernel
+    if hasattr(torch.ops.sgl_kernel, NAME):
+        yield f"torch.ops.sgl_kernel ({_version(HOMES[0][1])})", getattr(torch.ops.sgl_kernel, NAME)
+
+
+def _version(owners: tuple[str, ...]) -> str:
+    for owner in owners:
+        try:
+            return f"{owner} {importlib.metadata.version(owner)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "version unknown"
+
+
+def _takes_equal(kernel: Callable[..., Any], device: str) -> bool:
+    """Whether a coin equal to the sum accepts. Root and two leaves, p = 1/4 each, coin 1/2: the second leaf or none."""
+
+    def ids(*values: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.tensor([values], dtype=dtype, device=device)
+
+    predicts, path, num = (ids(*[-7] * n, dtype=torch.int32) for n in (3, 2, 1))
+    target = torch.full((1, 3, 4), 0.25, device=device)
+    draft, coins = torch.zeros_like(target), torch.full((1, 3), 0.5, device=device)
+    kernel(
+        *(predicts[0], path, num[0], ids(0, 1, 2), ids(0, 1, 2), ids(1, -1, -1), ids(-1, 2, -1)),
+        *(coins, coins[0, :1], target, draft, 1.0, 1.0, True),
+    )
+    got = num.item(), path[0].tolist(), predicts[0].tolist(), draft[0, 0].tolist()
+    if got == (1, [0, 2], [2, -7, 2], [0.0, 0.25, 0.0, 0.0]):
+        return True
+    if got == (0, [0, -7], [3, -7, -7], [0.0, 0.25, 0.25, 0.0]):
+        return False
+    raise RuntimeError(f"answered {got} to the tree it is tried with")
 
 
 def tree_speculative_sampling_target_only(
