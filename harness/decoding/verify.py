@@ -38,17 +38,36 @@ def verify_kernel(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, 
 
     Coins are keyed by (stream, index of the root, node): never 0, and independent of the tree.
     """
-    target_BNV = probabilities(logits_BNV, sampling).contiguous()
+    target_BNV = probabilities(logits_BNV, sampling)
+    coin_BN, final_B = kernel_coins(tree, target_BNV, sampling, index_B)
+    draft_BNV = torch.zeros_like(target_BNV)  # the kernel writes into it: never reused
+    return accept_by_kernel(tree, target_BNV, coin_BN, final_B, draft_BNV)
+
+
+def kernel_coins(
+    tree: DraftTree, target_BNV: Tensor, sampling: SamplingBatch, index_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The coin of every node and of the final draw, float32 [B, N] and [B], in (0, 1].
+
+    Tree and probabilities may be those of one request while `sampling` and `index_B` hold B of them.
+    """
+    node_N = torch.arange(target_BNV.shape[1], device=target_BNV.device)
+    coin_BN = uniform(sampling.stream_B[:, None], index_B[:, None], node_N)
+    return _clamp_coins(coin_BN, tree, target_BNV), uniform(sampling.stream_B, index_B, FINAL_COIN)
+
+
+def accept_by_kernel(
+    tree: DraftTree, target_BNV: Tensor, coin_BN: Tensor, final_B: Tensor, draft_BNV: Tensor
+) -> Verified:
+    """What the kernel makes of given coins. draft_BNV: zeros, as large as the probabilities; scratch afterwards."""
     batch, num_nodes, _ = target_BNV.shape
     device = target_BNV.device
+    if device.type != "cpu":
+        target_BNV = target_BNV.contiguous()
     layout = to_sibling_layout(tree)
-    stream_B1, index_B1 = sampling.stream_B[:, None], index_B[:, None]
-    coin_BN = uniform(stream_B1, index_B1, torch.arange(num_nodes, device=device))
-    final_B = uniform(sampling.stream_B, index_B, FINAL_COIN)
     predict_BN = torch.zeros(batch * num_nodes, dtype=torch.int32, device=device)
     accept_BW = torch.zeros(batch, tree.max_depth + 1, dtype=torch.int32, device=device)
     num_B = torch.zeros(batch, dtype=torch.int32, device=device)
-    draft_BNV = torch.zeros_like(target_BNV)  # the kernel writes into it: never reused
     find_kernel(device.type)(
         predict_BN,
         accept_BW,
@@ -57,7 +76,7 @@ def verify_kernel(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, 
         layout.retrieve_index_BN.contiguous(),
         layout.retrieve_next_token_BN.contiguous(),
         layout.retrieve_next_sibling_BN.contiguous(),
-        _clamp_coins(coin_BN, tree, target_BNV),
+        coin_BN,
         final_B,
         target_BNV,
         draft_BNV,
