@@ -27,7 +27,9 @@ class HFTarget:
 
     def __init__(self, path: Path, *, dtype: torch.dtype, device: str, attention: str, feature_layers: list[int]):
         from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # the run has one of its own
         config = AutoConfig.from_pretrained(path)
         self.config = config.get_text_config()
         refuse_unsupported(self.config)
