@@ -167,6 +167,7 @@ def graph(device: str, name: str, vocab: int) -> str:
     sampling = sampling_batch([SamplingParams(0.8, stream=5), SamplingParams(0.6, 20, 0.95, stream=6)], device)
     index, function = torch.tensor([3, 9], device=device), verify.VERIFIERS[name]
     side = torch.cuda.Stream()
+    torch.cuda.synchronize()
     with torch.cuda.stream(side):
         function(tree, logits, sampling, index)  # finds the kernel, fills caches
     torch.cuda.synchronize()
