@@ -7,6 +7,7 @@ on where the last one stopped.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from harness.config import EvalConfig
 from harness.engines.base import Engine, Generation, Session
 from harness.metrics import quality_flags, summarize
 from harness.plan import Plan, make_plan
-from harness.records import RunFolder, RunManifest, SampleRecord
+from harness.records import RunFolder, RunManifest, SampleRecord, TreeTrace
 from harness.runs import now, open_run
 from harness.tracking.base import Tracker
 from tasks.base import Score, Task
@@ -50,9 +51,7 @@ def evaluate(config: EvalConfig, console: Console) -> int:
     return EXIT_STATUS[manifest.status]
 
 
-def decode(
-    session: Session, plan: Plan, task: Task, run: RunFolder, tracker: Tracker, console: Console
-) -> None:
+def decode(session: Session, plan: Plan, task: Task, run: RunFolder, tracker: Tracker, console: Console) -> None:
     """The timed pass: decode what is not finished yet, grade it, record it."""
     done = run.finished()
     todo = [request for request in plan.requests if (request.sample_id, request.repeat) not in done]
@@ -97,11 +96,18 @@ def to_record(generation: Generation, plan: Plan, task: Task | None) -> SampleRe
         decode_s=generation.decode_s,
         batch_size=generation.batch_size,
         stage_s=generation.stage_s,
+        trees=generation.trees and [spelled(tree, plan) for tree in generation.trees],
         score=graded.value,
         score_detail=graded.detail,
         flags=quality_flags(generation.output_ids, text, generation.finish_reason),
         **facts,
     )
+
+
+def spelled(tree: TreeTrace, plan: Plan) -> TreeTrace:
+    """The trace with what its tokens say, so that a report needs no tokenizer."""
+    texts = [plan.prompter.text([token]) for token in tree.tokens]
+    return replace(tree, texts=texts, bonus_text=plan.prompter.text([tree.bonus]))
 
 
 @contextmanager

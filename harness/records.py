@@ -27,6 +27,23 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TreeTrace:
+    """The tree of one round of a profiled sample: at most 64 draft nodes, with the accepted path always among them.
+
+    Node 0 is the root, parents stand before children. Where the tree was larger, `Round.num_nodes` says by how much.
+    """
+
+    tokens: list[int]  # token ids, the root's first
+    texts: list[str]  # what each token says on its own; may be empty or broken characters
+    parents: list[int]  # places in `tokens`, -1 for the root
+    scores: list[float]  # the drafter's natural log-probability of the path, 0 for the root
+    probabilities: list[float]  # the target's probability of the token given its parent, 1 for the root
+    path: list[int]  # accepted nodes, root first, before any stop or cap cut them
+    bonus: int  # token id drawn after the path
+    bonus_text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleRecord:
     schema: int = SCHEMA
     task: str
@@ -44,6 +61,7 @@ class SampleRecord:
     decode_s: float | None = None  # every round, prefill excluded; drafting included
     batch_size: int = 1  # samples that shared the decode time
     stage_s: dict[str, float] | None = None  # profile pass only: draft, build, verify, sample, commit
+    trees: list[TreeTrace] | None = None  # profile pass only: entry i is the tree of round i, for the first 64 rounds
     score: float | None = None  # None = unscored or failed
     score_detail: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, bool] = field(default_factory=dict)  # repetition, truncated, empty
@@ -61,6 +79,9 @@ class SampleRecord:
         emitted = sum(r.num_emitted for r in self.rounds)
         if self.output_ids and 1 + emitted != len(self.output_ids):
             raise self._broken(f"1 + sum of num_emitted = {1 + emitted}, but {len(self.output_ids)} output tokens")
+        for place, (r, tree) in enumerate(zip(self.rounds, self.trees or [], strict=False)):
+            if len(tree.path) != r.num_accepted + 1:
+                raise self._broken(f"round {place} accepted {r.num_accepted}, its tree a path of {len(tree.path) - 1}")
         for place, r in enumerate(self.rounds):
             last = place == len(self.rounds) - 1
             if r.num_accepted < 0 or r.num_accepted > r.num_nodes:
@@ -165,6 +186,8 @@ def _whole_lines(path: Path) -> Iterator[SampleRecord]:
         if type(values) is not dict:
             raise ValueError(f"{path}:{number} is not a record but {line[:40]!r}")
         rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
+        if values.get("trees") is not None:
+            values["trees"] = [_read(TreeTrace, tree, f"{path}:{number}") for tree in values["trees"]]
         yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
 
 

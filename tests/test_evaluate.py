@@ -28,7 +28,14 @@ def test_a_run_leaves_manifest_records_profile_and_summary(harness):
     [profiled] = run.records("profile.jsonl")
     assert profiled.output_ids == next(r.output_ids for r in records if r.key == profiled.key)
     assert set(profiled.stage_s) == {"prefill", "draft", "build", "verify", "sample", "commit"}
+    assert len(profiled.trees) == len(profiled.rounds)
+    assert all(len(tree.texts) == len(tree.tokens) for tree in profiled.trees)
+    assert all(record.trees is None for record in records)
     assert manifest.resolved["engine"]["dtype"] == "float32"
+    # The tiny target: embedding and head of 300 × 32 each, of which the head alone is streamed; 3 layers of two
+    # norms (32), q and o (32 × 32), k and v (32 × 16), and three 32 × 48 of the MLP; a last norm.
+    layer = 2 * 32 + 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
+    assert manifest.resolved["engine"]["target_weight_bytes"] == 4 * (300 * 32 + 3 * layer + 32)
     assert manifest.resolved["stop_ids"] == [1, 2]
     assert len(manifest.resolved["sources"]["drafter"]["sha256"]) >= 2
     assert str(run.path) in done.stdout

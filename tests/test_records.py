@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records import SCHEMA, Round, RunFolder, RunManifest, SampleRecord
+from harness.records import SCHEMA, Round, RunFolder, RunManifest, SampleRecord, TreeTrace
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -52,6 +52,27 @@ def simple(sample_id: str = "a", **values: Any) -> SampleRecord:
     rounds = [Round(num_accepted=2, num_emitted=3, num_nodes=4, context_length=7)]
     given = {"status": "ok", "output_ids": [5, 6, 7, 8], "rounds": rounds, "output_text": "höß 漢字"}
     return SampleRecord(task="t", sample_id=sample_id, repeat=0, **{**given, **values})
+
+
+def one_tree(path: list[int]) -> TreeTrace:
+    return TreeTrace(
+        tokens=[9, 5, 6],
+        texts=["a", "<b>", "\ufffd"],
+        parents=[-1, 0, 1],
+        scores=[0.0, -0.5, -1.5],
+        probabilities=[1.0, 0.25, 0.0],
+        path=path,
+        bonus=7,
+    )
+
+
+def test_trees_read_back_and_agree_with_their_rounds(tmp_path) -> None:
+    run = RunFolder(tmp_path)
+    record = simple(trees=[one_tree([0, 1, 2])])
+    run.append(record, file="profile.jsonl")
+    assert run.records("profile.jsonl") == [record]
+    with pytest.raises(ValueError, match="round 0 accepted 2, its tree a path of 1"):
+        run.append(simple(trees=[one_tree([0, 1])]), file="profile.jsonl")
 
 
 @settings(max_examples=40, deadline=None)

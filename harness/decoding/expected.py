@@ -13,11 +13,20 @@ from harness.decoding.tree import DraftTree
 
 def expected_accepted(tree: DraftTree, probability_BNV: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance, float64 [B] each, of the number of accepted drafts; probabilities carry every filter."""
+    return path_moments(tree, step_probabilities(tree, probability_BNV))
+
+
+def step_probabilities(tree: DraftTree, probability_BNV: Tensor) -> Tensor:
+    """float64 [B, N]: the target's probability of each node's token given its parent; 1 for root and padding."""
     parent_BN = tree.parent_BN.clamp(min=0)
     at_parent_BNV = probability_BNV.gather(1, parent_BN[..., None].expand(-1, -1, probability_BNV.shape[-1]))
     step_BN = at_parent_BNV.gather(2, tree.token_BN[..., None])[..., 0].double()
-    is_draft_BN = tree.parent_BN >= 0
-    step_BN = torch.where(is_draft_BN, step_BN, 1.0)
+    return torch.where(tree.parent_BN >= 0, step_BN, 1.0)
+
+
+def path_moments(tree: DraftTree, step_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance, float64 [B] each, of the number of accepted drafts, from `step_probabilities`."""
+    parent_BN, is_draft_BN = tree.parent_BN.clamp(min=0), tree.parent_BN >= 0
     # The product over ancestors, a node at a time: a parent stands before its children.
     path_BN = torch.ones_like(step_BN)
     for node in range(1, tree.token_BN.shape[1]):

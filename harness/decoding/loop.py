@@ -17,8 +17,9 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from harness.decoding.expected import expected_accepted
+from harness.decoding.expected import path_moments, step_probabilities
 from harness.decoding.sampling import SamplingBatch, probabilities
+from harness.decoding.trace import MAX_TRACED_ROUNDS, TracedTree, trace_trees
 from harness.decoding.tree import DraftTree, root_only
 from harness.decoding.verify import Verified, Verifier
 
@@ -64,6 +65,7 @@ class Decoded:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: Literal["stop", "length"] | None = None
     rounds: list[RoundStats] = field(default_factory=list)
+    trees: list[TracedTree] = field(default_factory=list)  # of the first rounds, with `profile` only
     ttft_s: float = 0.0
     decode_s: float = 0.0
 
@@ -89,8 +91,8 @@ def decode(
 ) -> list[Decoded]:
     """Decode a batch of prompts to their ends.
 
-    `num_nodes` is the tree's width, root included. With `profile`, each stage runs inside `profile(name)` and each round
-    carries the expected number of accepted drafts; leave it out where time is measured.
+    `num_nodes` is the tree's width, root included. With `profile`, each stage runs inside `profile(name)`, each round
+    carries the expected number of accepted drafts and leaves a trace of its tree; leave it out where time is measured.
     """
     stage: Stage = profile or (lambda name: nullcontext())
     device = sampling.temperature_B.device
@@ -107,7 +109,9 @@ def decode(
             state = drafter.new_state(len(prompts), slots)
             drafter.extend(state, feature_BQF, length_B)
         if torch.isnan(logits_BV).any():
-            raise ValueError("the target's logits are NaN: its weights are damaged, or engine.dtype is too narrow for it")
+            raise ValueError(
+                "the target's logits are NaN: its weights are damaged, or engine.dtype is too narrow for it"
+            )
         # The token drawn from prefill has output index 0, so its "root" stands at -1.
         start = root_only(torch.zeros(len(prompts), dtype=torch.int64, device=device))
         root_B = verify(start, logits_BV[:, None], sampling, torch.full_like(length_B, -1)).bonus_B
@@ -142,7 +146,7 @@ def decode(
                 assert feature_BNF is not None
                 rows_BWF = verified.path_BW.clamp(min=0)[..., None].expand(-1, -1, feature_BNF.shape[-1])
                 drafter.extend(state, feature_BNF.gather(1, rows_BWF), num_B)
-        expected = _expected(tree, logits_BNV, sampling) if profile else None
+        seen = _look(tree, logits_BNV, sampling, verified) if profile else None
         index_B = index_B + num_B
         root_B = torch.where(active_B, token_BW.gather(1, (num_B - 1).clamp(min=0)[:, None])[:, 0], root_B)
 
@@ -153,8 +157,10 @@ def decode(
             if result.finish_reason is not None:
                 continue
             result.output_ids += tokens[b][: nums[b]]
-            extra = (expected[0][b], expected[1][b]) if expected else (None, None)
-            result.rounds.append(RoundStats(accepted[b], nums[b], nodes[b], context[b], *extra))
+            expected = (seen[0][b], seen[1][b]) if seen else (None, None)
+            if seen and len(result.trees) < MAX_TRACED_ROUNDS:
+                result.trees.append(seen[2][b])
+            result.rounds.append(RoundStats(accepted[b], nums[b], nodes[b], context[b], *expected))
             result.decode_s = elapsed
             context[b] += nums[b]
             if stops[b] or len(result.output_ids) >= max_new_tokens:
@@ -184,6 +190,10 @@ def cut(token_BW: Tensor, num_B: Tensor, stop_S: Tensor, room_B: Tensor) -> tupl
     return kept_B, first_B <= kept_B
 
 
-def _expected(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch) -> tuple[list[float], list[float]]:
-    mean_B, variance_B = expected_accepted(tree, probabilities(logits_BNV, sampling))
-    return mean_B.tolist(), variance_B.tolist()
+def _look(
+    tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, verified: Verified
+) -> tuple[list[float], list[float], list[TracedTree]]:
+    """Mean and variance of the accepted drafts under the target, and the tree itself: for the profile pass."""
+    step_BN = step_probabilities(tree, probabilities(logits_BNV, sampling))
+    mean_B, variance_B = path_moments(tree, step_BN)
+    return mean_B.tolist(), variance_B.tolist(), trace_trees(tree, verified, step_BN)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from harness.config import HardwareConfig
-from harness.records import Round
+from harness.records import Round, TreeTrace
 from harness.speculative.base import Mode
 
 
@@ -54,6 +54,7 @@ class Generation:
     decode_s: float | None = None
     batch_size: int = 1
     stage_s: dict[str, float] | None = None
+    trees: list[TreeTrace] | None = None  # profile pass only; `texts` are filled in by whoever has the tokenizer
 
 
 class Session(Protocol):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from harness.engines.base import Generation, Request, Setup
-from harness.records import Round
+from harness.records import Round, TreeTrace
 
 WARM_UP_TOKENS = 8
 
@@ -71,6 +71,7 @@ class HFSession:
             "block_size": block_size,
             "nodes_per_round": self.num_nodes,
             "warm_up_tokens": WARM_UP_TOKENS,
+            "target_weight_bytes": self.target.streamed_bytes(),
         }
         self._warm = False
 
@@ -102,6 +103,7 @@ class HFSession:
                     decode_s=batch_s if result.rounds else None,
                     batch_size=len(batch),
                     stage_s=dict(stopwatch.seconds) if stopwatch else None,
+                    trees=[TreeTrace(texts=[], **vars(tree)) for tree in result.trees] if profile else None,
                 )
 
     def peak_memory_bytes(self) -> int:

@@ -218,3 +218,88 @@ def test_a_root_alone_expects_nothing():
     mean, variance = expected_accepted(root_only(torch.tensor([3, 4])), torch.full((2, 1, 5), 0.2))
     assert mean.tolist() == [0, 0]
     assert variance.tolist() == [0, 0]
+
+
+def traced(right: int = 2, cap: int = 10, prompts: tuple[tuple[int, ...], ...] = ((3,),), **changes):
+    from contextlib import nullcontext
+
+    from harness.speculative.ddtree import DDTree
+
+    mode = DDTree(tree_budget=changes.pop("budget", 6))
+    return decode(
+        Counting(),
+        Guessing(5, right),
+        mode.build,
+        VERIFIERS["walk"],
+        [list(prompt) for prompt in prompts],
+        sampling_batch([SamplingParams(temperature=1.0) for _ in prompts], "cpu"),
+        max_new_tokens=cap,
+        num_nodes=mode.num_nodes(5),
+        stop_ids=[],
+        **{"profile": lambda name: nullcontext(), **changes},
+    )
+
+
+def test_a_trace_tells_the_output_and_the_expected_accepts():
+    """The path's tokens and the bonus are the output itself; the probabilities give the expectation, summed by hand."""
+    for result in traced(prompts=((3,), (7, 20))):
+        said = [result.output_ids[0]]
+        assert len(result.trees) == len(result.rounds) > 1
+        for stats, tree in zip(result.rounds, result.trees, strict=True):
+            assert len(tree.tokens) == stats.num_nodes + 1 == 7
+            assert tree.tokens[0] == said[-1]
+            assert tree.path[0] == 0
+            assert all(tree.parents[after] == before for before, after in zip(tree.path, tree.path[1:], strict=False))
+            assert (tree.parents[0], tree.scores[0], tree.probabilities[0]) == (-1, 0, 1)
+            said += ([tree.tokens[node] for node in tree.path[1:]] + [tree.bonus])[: stats.num_emitted]
+            expected = 0.0
+            for node in range(1, len(tree.tokens)):
+                mass, above = 1.0, node
+                while above > 0:
+                    assert tree.parents[above] < above
+                    mass, above = mass * tree.probabilities[above], tree.parents[above]
+                expected += mass
+            assert expected == pytest.approx(stats.expected_accepted, abs=1e-4)
+        assert said == result.output_ids
+
+
+def test_the_timed_pass_leaves_no_trace_and_looks_at_nothing(monkeypatch):
+    def never(*_):
+        raise AssertionError("the timed pass must not look at trees")
+
+    monkeypatch.setattr("harness.decoding.loop._look", never)
+    [result] = traced(profile=None)
+    assert result.trees == []
+    with pytest.raises(AssertionError, match="timed pass"):  # the control: a profile pass would have called it
+        traced()
+
+
+def test_a_trace_is_bounded_in_rounds():
+    from harness.decoding.trace import MAX_TRACED_ROUNDS
+
+    [result] = traced(right=0, cap=3 * MAX_TRACED_ROUNDS)
+    assert len(result.rounds) > MAX_TRACED_ROUNDS
+    assert len(result.trees) == MAX_TRACED_ROUNDS
+
+
+def test_a_large_tree_keeps_its_path_and_stays_closed_under_parents():
+    """200 nodes: a chain of 4 at the very end, all accepted, behind 196 children of the root."""
+    from harness.decoding.trace import MAX_TRACED_NODES, trace_trees
+    from harness.decoding.tree import DraftTree
+
+    wide, total = 196, 201
+    parents = [-1, *[0] * wide, 0, wide + 1, wide + 2, wide + 3]
+    tree = DraftTree(
+        token_BN=torch.arange(total)[None] + 1000,
+        parent_BN=torch.tensor([parents]),
+        depth_BN=torch.tensor([[0, *[1] * wide, 1, 2, 3, 4]]),
+        score_BN=-torch.arange(total, dtype=torch.float32)[None],
+        count_B=torch.tensor([total]),
+    )
+    verified = Verified(torch.tensor([[0, 197, 198, 199, 200]]), torch.tensor([4]), torch.tensor([5]))
+    [found] = trace_trees(tree, verified, torch.linspace(1, 0, total, dtype=torch.float64)[None])
+    assert len(found.tokens) == MAX_TRACED_NODES + 1
+    assert [found.tokens[node] for node in found.path] == [1000, 1197, 1198, 1199, 1200]
+    assert [found.tokens[found.parents[node]] for node in found.path[1:]] == [1000, 1197, 1198, 1199]
+    assert found.parents[1 : MAX_TRACED_NODES - 3] == [0] * (MAX_TRACED_NODES - 4)
+    assert found.probabilities[found.path[-1]] == 0.0
