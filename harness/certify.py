@@ -1,0 +1,218 @@
+"""The exactness certificate of one cell, part by part: `python -m harness.certify KEY=VALUE ...`.
+
+The cell is composed as for a run, and every run with the same key (`certificate/scope.py`) refers to the certificate. The
+proof, the conditions and what a green one means: docs/exactness.md.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in harness/__main__.py: before torch is imported
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from rich.console import Console
+
+from harness import hardware
+from harness.certificate import scope
+from harness.certificate.line import FAMILY_LEVEL, LEVEL, MAX_TESTS, Line
+from harness.certificate.settings import CertifySettings
+from harness.compose import build, checked, compose, compose_values
+from harness.config import EvalConfig
+from harness.engines.base import Request, Setup
+from harness.plan import make_plan
+from harness.records import RunFolder, RunManifest
+from harness.runs import now, open_run
+from harness.tracking.base import Tracker
+from tasks.base import Task
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    engine: Any
+    setup: Setup
+    requests: list[Request]
+    settings: CertifySettings
+    serving: Any  # harness.certificate.serving.Serving, with a known mistake where one is injected
+
+
+def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> int:
+    """Take the certificate, write it and log it. Returns 0 when it is green, 1 when it is red."""
+    engine: Any = build(config.engine, "engine")
+    task: Task = build(config.task, "task")
+    tracker: Tracker = build(config.tracking, "tracking")
+    found = hardware.seen(config.hardware)
+    hardware.check(config.hardware, found)
+    plan = make_plan(config, task)
+    if not plan.setup.mode.needs_drafter:
+        raise ValueError(
+            f"speculative={config.speculative.name} is what the others are held against. Certify dflash or ddtree"
+        )
+
+    from harness.certificate.bench import open_bench  # torch from here on
+    from harness.certificate.controls import inject
+    from harness.certificate.serving import Serving
+
+    started_at, started = now(), time.perf_counter()
+    serving = inject(Serving(), settings.inject) if settings.inject else Serving()
+    requests = [request for request in plan.requests if request.repeat == 0][: settings.samples]
+    cell = Cell(engine, plan.setup, requests, fitted(settings, config), serving)
+    bench = open_bench(engine, plan.setup, serving)
+    plan.resolved["engine"] = bench.session.resolved
+    run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
+    show_scope(console, manifest, settings)
+
+    lines: list[Line] = []
+    with console.status("") as status:
+        for line in parts(cell, bench, status.update):
+            lines.append(line)
+            show(console, line)
+    certificate = to_json(lines, manifest, settings, started_at, time.perf_counter() - started)
+    path = write(certificate, run, manifest, settings)
+    if not settings.inject:
+        tracker.start(run, manifest)
+        tracker.finish({**(run.summary() or {}), "certificate/status": certificate["status"]})
+    return show_verdict(console, certificate, path)
+
+
+def parts(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
+    """All lines, in order: equality, distribution with prediction, state."""
+    from harness.certificate.bench import open_bench
+    from harness.certificate.distribution import edge_coins
+    from harness.certificate.equality import equality
+    from harness.certificate.realrun import real_run
+    from harness.certificate.reference import Filters
+    from harness.certificate.state import state
+    from harness.certificate.toy import toy_lines
+
+    settings, requests = cell.settings, cell.requests
+    if settings.float64_samples:
+        exact = open_bench(cell.engine, cell.setup, cell.serving, dtype="float64")
+        some = requests[: settings.float64_samples]
+        yield from equality(exact, some, settings.float64_tokens, settings, tell)
+        yield from state(exact, some, settings.float64_tokens, settings, tell)
+        exact.close()
+    if settings.equality_tokens and bench.dtype != "float64":
+        yield from equality(bench, requests, settings.equality_tokens, settings, tell)
+    yield from toy_lines(cell.serving, Filters(0.8), settings.toy_draws, settings.seed, tell)
+    yield edge_coins(cell.serving)
+    yield from redraws(cell, bench, tell)
+    tell("the real run")
+    yield from real_run(bench, requests, settings)
+    yield from state(bench, requests[:2], settings.equality_tokens or settings.run_tokens, settings, tell)
+
+
+def redraws(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
+    """The verifier that serves at every temperature; the two others where a draw tells most, at the highest."""
+    from harness.certificate.distribution import find_contexts, redrawn
+    from harness.certificate.reference import Filters
+
+    serves = cell.setup.mode.verifier
+    temperatures = sorted(cell.settings.redraw_temperatures)
+    cells = [*map(Filters, temperatures), Filters(1.0, top_p=0.9, min_p=0.02)]
+    for filters in cells:
+        tell(f"contexts at {filters}")
+        contexts = find_contexts(bench, cell.requests, filters, cell.settings)
+        yield from redrawn(cell.serving, serves, contexts, cell.settings, tell)
+        if filters == Filters(temperatures[-1]):
+            for other in sorted(set(cell.serving.redraw) - {serves}):
+                yield from redrawn(cell.serving, other, contexts, cell.settings, tell)
+
+
+def fitted(settings: CertifySettings, config: EvalConfig) -> CertifySettings:
+    """No sample longer than the cell's own, whose length was checked against the target."""
+    most = config.sampling.max_new_tokens
+    lengths = {name: min(getattr(settings, name), most) for name in ("equality_tokens", "float64_tokens", "run_tokens")}
+    return replace(settings, **lengths)
+
+
+def to_json(
+    lines: list[Line], manifest: RunManifest, settings: CertifySettings, started_at: str, seconds: float
+) -> dict[str, Any]:
+    facts = scope.scope(manifest)
+    failed = sorted({line.part for line in lines if not line.passed})
+    assert sum(line.level is not None for line in lines) <= MAX_TESTS
+    return {
+        "schema": scope.SCHEMA,
+        "key": scope.key(facts),
+        "status": "red" if failed else "green",
+        "failed_parts": failed,
+        "inject": settings.inject,
+        "scope": facts,
+        "family_level": FAMILY_LEVEL,
+        "level": LEVEL,
+        "random_lines": sum(line.level is not None for line in lines),
+        "settings": vars(settings),
+        "speculative": manifest.asked["speculative"],
+        "command": ["python", "-m", "harness.certify", *manifest.command[3:]],
+        "versions": manifest.versions,
+        "started_at": started_at,
+        "seconds": seconds,
+        "lines": [line.record() for line in lines],
+    }
+
+
+def write(certificate: dict[str, Any], run: RunFolder, manifest: RunManifest, settings: CertifySettings) -> Path:
+    """Into the run's folder and under its key. That of a negative control is kept apart: it says nothing of the cell."""
+    places = [run.path / scope.FILE, scope.certificate_path(run.path.parent, manifest)]
+    if settings.inject:
+        places = [run.path / f"certificate.inject-{settings.inject}.json"]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f"{place.name}.partial")
+        partial.write_text(json.dumps(certificate, indent=1, default=str) + "\n")
+        partial.replace(place)
+    return places[-1]
+
+
+def show_scope(console: Console, manifest: RunManifest, settings: CertifySettings) -> None:
+    facts = scope.scope(manifest)
+    console.print(f"certificate {scope.key(facts)}", highlight=False)
+    for name, value in facts.items():
+        console.print(f"  {name:<10} {value}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"  level      {FAMILY_LEVEL:g} over all random lines, {LEVEL:g} each", highlight=False)
+    if settings.inject:
+        console.print(f"injected mistake: {settings.inject}", style="yellow", markup=False)
+
+
+def show(console: Console, line: Line) -> None:
+    mark, style = ("ok ", None) if line.passed else ("RED", "red")
+    console.print(f"{mark} {line.part:<12} {line.name}  {line}", style=style, markup=False, highlight=False)
+
+
+def show_verdict(console: Console, certificate: dict[str, Any], path: Path) -> int:
+    green = certificate["status"] == "green"
+    failed = "" if green else f": {', '.join(certificate['failed_parts'])}"
+    text = f"certificate {certificate['key']} is {'green' if green else 'RED'}{failed}"
+    console.print(f"{text} ({certificate['seconds']:.0f} s)", style="green" if green else "red", markup=False)
+    console.print(str(path), soft_wrap=True, highlight=False, markup=False)
+    return 0 if green else 1
+
+
+def main(arguments: list[str]) -> int:
+    """0 green, 1 red, 2 the configuration cannot run, 130 interrupted: then nothing is written."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console()
+    try:
+        values = compose_values(arguments, "certify")
+        settings: CertifySettings = checked(CertifySettings, values["certify"], "certify")
+        config = compose([word for word in arguments if not word.startswith("certify.")])
+        return certify(config, settings, console)
+    except ValueError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: no certificate was written")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
