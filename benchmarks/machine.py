@@ -24,7 +24,7 @@ def facts(device: str, commit: str) -> dict[str, Any]:
         "cpu_cores": os.cpu_count(),
         "cpu_flags": [flag for flag in ("avx2", "avx512f", "amx_bf16") if flag in _cpu_info()],
         "threads": torch.get_num_threads(),
-        "load_average_1min": round(os.getloadavg()[0], 2),
+        "load_average_1min": load(),
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -36,6 +36,11 @@ def facts(device: str, commit: str) -> dict[str, Any]:
             "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         }
     return found
+
+
+def load() -> float:
+    """Processes that wanted a core in the last minute: above the cores, timings are a neighbour's too."""
+    return round(os.getloadavg()[0], 2)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -285,6 +285,7 @@ def main() -> None:
         machine.write(arguments.out, result)  # what is measured survives a run that is cut
         if device == "cuda":
             torch.cuda.empty_cache()
+    result["load_average_1min_after"] = machine.load()
     machine.write(arguments.out, result)
 
 
