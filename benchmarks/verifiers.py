@@ -138,12 +138,12 @@ def bare_kernel(problem: Problem) -> Callable[[], Tensor]:
     draft_BNV, coin_BN = torch.zeros_like(target_BNV), torch.rand_like(target_BNV[..., 0]).clamp(min=1e-6)
     out = [torch.zeros(n, dtype=torch.int32, device=coin_BN.device) for n in (batch * nodes, batch)]
     path_BW = torch.zeros(batch, tree.max_depth + 1, dtype=torch.int32, device=coin_BN.device)
-    kernel = find_kernel(coin_BN.device.type)
+    final_B, kernel = coin_BN[:, 0].contiguous(), find_kernel(coin_BN.device.type)
 
     def call() -> Tensor:
         kernel(
             out[0], path_BW, out[1], tree.token_BN, layout.retrieve_index_BN, layout.retrieve_next_token_BN,
-            layout.retrieve_next_sibling_BN, coin_BN, coin_BN[:, 0].contiguous(), target_BNV, draft_BNV, 1.0, 1.0, True,
+            layout.retrieve_next_sibling_BN, coin_BN, final_B, target_BNV, draft_BNV, 1.0, 1.0, True,
         )  # fmt: skip
         return out[1]
 
