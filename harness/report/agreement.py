@@ -12,6 +12,18 @@ FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "ru
 FREE_RESOLVED = ("commit", "speculative", "mode", "verifier", "tree_budget", "block_size", "nodes_per_round", "path")
 ABSENT = "(absent)"
 
+# What a table or a curve over many runs may vary beside the mode: the asked keys of a factor, and the facts that follow
+# from it. A fact that follows is explained only where the factor itself was asked differently.
+FACTORS = {
+    "model": (
+        ("asked.model",),
+        ("resolved.sources.target", "resolved.prompts", "resolved.stop_ids", "resolved.sampling", "resolved.engine"),
+    ),
+    "hardware": (("asked.hardware",), ("hardware_seen", "resolved.engine")),
+    "task": (("asked.task",), ("resolved.sources.data", "resolved.task")),
+    "temperature": (("asked.sampling.name", "asked.sampling.temperature"), ("resolved.sampling.temperature",)),
+}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -31,6 +43,19 @@ def differences(left: RunManifest, right: RunManifest) -> list[Difference]:
         for key in sorted(set(a) | set(b))
         if a.get(key, ABSENT) != b.get(key, ABSENT)
     ]
+
+
+def unexplained(found: list[Difference]) -> list[Difference]:
+    """Those of the differences that no factor accounts for: a reader across runs must know of them."""
+    accounted: tuple[str, ...] = ()
+    for asked, follows in FACTORS.values():
+        if any(_under(difference.key, asked) for difference in found):
+            accounted += asked + follows
+    return [difference for difference in found if not _under(difference.key, accounted)]
+
+
+def _under(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def facts(manifest: RunManifest) -> dict[str, Any]:

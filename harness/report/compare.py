@@ -8,6 +8,12 @@ from harness.intervals import score_interval
 from harness.metrics import decode_seconds, decoded_tokens
 from harness.records import RunFolder, RunManifest, SampleRecord
 from harness.report.agreement import Difference, differences
+from harness.report.significance import (
+    detectable_difference,
+    detectable_speed_up,
+    score_p_value,
+    speed_up_p_value,
+)
 from harness.report.statistics import Estimate, paired_difference, ratio, speed_up
 
 Key = tuple[str, int]
@@ -62,6 +68,10 @@ class Column:
     certificate: str = ""
     score: Estimate | None = None
     score_difference: Estimate | None = None
+    speed_up_p: float | None = None  # of "equally fast", two-sided, not corrected for the number of comparisons
+    score_difference_p: float | None = None  # McNemar's for 0/1 scores
+    detectable_speed_up: float | None = None  # what this many samples find with 80 % power
+    detectable_difference: float | None = None
     rates: dict[str, float] = field(default_factory=dict)  # over all the run's own records
     equal_outputs: int | None = None  # samples whose ids equal the baseline's, where noise is shared
 
@@ -155,8 +165,12 @@ def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) 
         column.score = Estimate(mean) if math.isnan(low) else Estimate(mean, low, high)
     if baseline is None or run is baseline:
         return column
-    column.speed_up = _speed_up(run, baseline, [key for key in common if key not in loops])
-    column.score_difference = _score_difference(run, baseline, common)
+    if sides := _speed_sides(run, baseline, [key for key in common if key not in loops]):
+        column.speed_up, column.speed_up_p = speed_up(*sides), speed_up_p_value(*sides)
+        column.detectable_speed_up = detectable_speed_up(*sides)
+    if scores := _score_sides(run, baseline, common):
+        column.score_difference, column.score_difference_p = paired_difference(*scores), score_p_value(*scores)
+        column.detectable_difference = detectable_difference(*scores)
     if _noise_is_shared(run, baseline):
         column.equal_outputs = sum(run.records[k].output_ids == baseline.records[k].output_ids for k in common)
     return column
@@ -171,27 +185,29 @@ def _totals(records: list[SampleRecord]) -> list[tuple[int, int]]:
     return [(emitted, rounds) for emitted, rounds in totals.values()]
 
 
-def _speed_up(run: Run, baseline: Run, keys: list[Key]) -> Estimate | None:
-    """Only keys with a decode time in both runs count, so both sides have exactly the same samples."""
+def _speed_sides(run: Run, baseline: Run, keys: list[Key]) -> list[tuple[float, ...]]:
+    """The baseline's seconds and tokens and this run's, by sample, its repeats together; [] without any.
+
+    Only keys with a decode time in both runs count, so both sides have exactly the same samples.
+    """
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for key in keys:
         sides = [(decode_seconds(r), decoded_tokens(r)) for r in (baseline.records[key], run.records[key])]
         if all(seconds for seconds, _ in sides):
             for place, value in enumerate(v for side in sides for v in side):
                 totals[key[0]][place] += value or 0.0
-    return speed_up(*zip(*totals.values(), strict=True)) if totals else None
+    return list(zip(*totals.values(), strict=True))
 
 
-def _score_difference(run: Run, baseline: Run, common: list[Key]) -> Estimate | None:
+def _score_sides(run: Run, baseline: Run, common: list[Key]) -> list[tuple[float, ...]]:
+    """The baseline's mean score and this run's, by sample, over the repeats that both scored; [] without any."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key in common:
         base, own = baseline.records[key].score, run.records[key].score
         if base is not None and own is not None:
             pairs[key[0]].append((base, own))
-    if not pairs:
-        return None
     means = [[sum(side) / len(side) for side in zip(*repeats, strict=True)] for repeats in pairs.values()]
-    return paired_difference(*zip(*means, strict=True))
+    return list(zip(*means, strict=True))
 
 
 def _noise_is_shared(run: Run, baseline: Run) -> bool:
