@@ -75,7 +75,7 @@ def find_sgl_kernel(device: str) -> SglKernel:
         try:
             return SglKernel(kernel, origin, _takes_equal(kernel, device))
         except Exception as error:  # other arguments, another architecture, no compiler: all end in the message
-            reasons.append(f"{origin}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+            reasons.append(f"{origin}: {_brief(error)}")
     raise ValueError(
         "speculative.verifier=kernel: no kernel for CUDA tensors. Install one that fits this torch: pip install "
         "sglang-kernel (once sgl-kernel; from sglang 0.5.21 on sglang brings it), or set "
@@ -88,11 +88,15 @@ def _candidates(reasons: list[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
         try:
             kernel = getattr(importlib.import_module(module_name), NAME)
         except Exception as error:  # a library that does not fit raises more than ImportError
-            reasons.append(f"{module_name}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+            reasons.append(f"{module_name}: {_brief(error)}")
             continue
         yield f"{module_name} ({_version(owners)})", kernel
     if hasattr(torch.ops.sgl_kernel, NAME):
         yield f"torch.ops.sgl_kernel ({_version(HOMES[0][1])})", getattr(torch.ops.sgl_kernel, NAME)
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
 
 
 def _version(owners: tuple[str, ...]) -> str:

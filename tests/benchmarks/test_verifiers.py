@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from benchmarks import verifiers
-from harness.decoding.sampling import probabilities
+from benchmarks import verifier_cells, verifiers
+from harness.decoding.sampling import SamplingParams, probabilities, sampling_batch
 
 
 @pytest.fixture(scope="module")
 def cell():
-    return verifiers.Cell(8, 16, 500, "T=0.6")
+    return verifier_cells.Cell(8, 16, 500, "T=0.6")
 
 
 def test_a_cell_has_every_arm(cell):
@@ -27,7 +27,7 @@ def test_a_cell_has_every_arm(cell):
 
 def test_arms_accept_alike(cell):
     """Mean accepted drafts over 80 rounds of 8 requests. The bound of 6 standard errors: false alarms below 1e-8."""
-    problem = verifiers.make_problem(cell, "cpu")
+    problem = verifier_cells.make_problem(cell, "cpu")
     accepted = {}
     for name, arm in verifiers.arms(problem, "cpu").items():
         if name == "softmax":
@@ -44,9 +44,9 @@ def test_arms_accept_alike(cell):
 
 def test_draw_then_walk_follows_the_drawn_tokens(cell):
     """Greedy: the walk is known, so paths equal those of the harness's own verifiers."""
-    problem = verifiers.make_problem(cell, "cpu")
-    greedy = verifiers.sampling_batch([verifiers.SamplingParams(0.0)] * cell.batch)
-    problem = verifiers.Problem(problem.tree, problem.logits_BNV, greedy, problem.host)
+    problem = verifier_cells.make_problem(cell, "cpu")
+    greedy = sampling_batch([SamplingParams(0.0)] * cell.batch)
+    problem = verifier_cells.Problem(problem.tree, problem.logits_BNV, greedy, problem.host)
     assert probabilities(problem.logits_BNV, greedy).max() == 1
     index = torch.zeros(cell.batch, dtype=torch.int64)
     got = verifiers.draw_then_walk(problem)
@@ -58,8 +58,8 @@ def test_draw_then_walk_follows_the_drawn_tokens(cell):
 
 def test_large_cells_are_listed_and_bounded():
     for device in ("cpu", "cuda"):
-        found = list(verifiers.cells(device, tiny=False))
+        found = list(verifier_cells.cells(device, tiny=False))
         assert [cell.entries for cell in found] == sorted(cell.entries for cell in found)
-        assert max(cell.entries for cell in found) <= verifiers.MOST_ENTRIES[device]
-    assert {cell.vocab for cell in found} == set(verifiers.VOCABULARIES)
+        assert max(cell.entries for cell in found) <= verifier_cells.MOST_ENTRIES[device]
+    assert {cell.vocab for cell in found} == set(verifier_cells.VOCABULARIES)
     assert {cell.batch for cell in found} == {1, 4, 16, 64}
