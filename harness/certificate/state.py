@@ -7,6 +7,7 @@ Run with the drafter that foresees, so that rounds accept several drafts, throug
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,5 +108,5 @@ def _other_branches(tree: DraftTree, logits: Tensor, verified: Verified, index_B
     for b, num in enumerate(verified.num_accepted_B.tolist()):
         path = verified.path_BW[b, : num + 1].tolist()
         parents = tree.parent_BN[b].tolist()
-        counts.append(sum(parents.index(above) != node for above, node in zip(path, path[1:], strict=False)))
+        counts.append(sum(parents.index(above) != node for above, node in pairwise(path)))
     return counts

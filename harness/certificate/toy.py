@@ -23,7 +23,7 @@ from harness.decoding.sampling import SamplingParams, sampling_batch
 from harness.decoding.tree import DraftTree, candidates, level_wise
 from harness.decoding.verify import Verifier
 
-VOCABULARY, DEPTH, BUDGET, LENGTH = 6, 2, 7, 3
+VOCABULARY, DEPTH, BUDGET, LENGTH = 6, 2, 4, 3
 START = (1, 2)  # the two tokens before the output
 AT_ONCE = 50_000
 
