@@ -8,15 +8,15 @@ STAMP := $(VENV)/.installed
 
 # Words given as KEY=VALUE on make's command line become make variables: forward all but make's own, so that a misspelt
 # key reaches the harness and is refused there.
-OWN := PYTHON VENV ARGS RUNS
+OWN := PYTHON VENV ARGS RUNS SWEEP DETACH
 TYPED = $(foreach v,$(filter-out $(OWN),$(.VARIABLES)),$(if $(filter command line,$(origin $(v))),$(v)))
 FORWARD = $(foreach v,$(TYPED),'$(v)=$(value $(v))')
 
 .DEFAULT_GOAL := help
-.PHONY: help install data eval report drafter check test clean
+.PHONY: help install data eval certify report drafter check test clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with the exact pins of constraints.txt
 
@@ -29,6 +29,23 @@ $(STAMP): pyproject.toml constraints.txt
 
 eval: $(STAMP) ## run one setting, e.g. make eval speculative.tree_budget=64 sampling=t10
 	$(BIN)/python -m harness $(FORWARD) $(ARGS)
+
+.PHONY: plan sweep sweep-status sync
+
+plan: $(STAMP) ## a sweep's cells with memory and time, nothing started, e.g. make plan experiment=budget_sweep
+	$(BIN)/python -m harness.launch plan $(FORWARD) $(ARGS)
+
+sweep: $(STAMP) ## many settings, e.g. make sweep experiment=budget_sweep hydra/launcher=slurm; DETACH=1 lets go of them
+	$(BIN)/python -m harness.launch sweep $(if $(filter-out 0,$(DETACH)),--detach) $(FORWARD) $(ARGS)
+
+sweep-status: $(STAMP) ## how a sweep's cells stand, live: SWEEP=NAME, default the newest; ARGS=--once
+	$(BIN)/python -m harness.launch status $(SWEEP) $(ARGS)
+
+sync: $(STAMP) ## upload the offline W&B folders of finished runs; RUNS='outputs/A', default all
+	$(BIN)/python -m harness.launch sync $(RUNS) $(ARGS)
+
+certify: $(STAMP) ## prove on this machine that a setting keeps the target's distribution; same words as for eval
+	$(BIN)/python -m harness.certify $(FORWARD) $(ARGS)
 
 report: $(STAMP) ## compare runs: RUNS='outputs/A outputs/B', default the newest and all that agree with it
 	$(BIN)/python -m harness.report $(RUNS) $(ARGS)

@@ -1,4 +1,4 @@
-"""`python -m harness KEY=VALUE ...`: compose, evaluate, exit status. Nothing else."""
+"""`python -m harness KEY=VALUE ...`: compose, evaluate, exit status. Nothing else; `-m ...` is a sweep."""
 
 import os
 import signal
@@ -16,6 +16,10 @@ from harness.evaluate import evaluate
 
 def main(arguments: list[str]) -> int:
     """0 finished, 1 a sample failed, 2 the configuration cannot run, 130 interrupted."""
+    if {"-m", "--multirun"} & set(arguments):
+        from harness.launch.__main__ import main as launch
+
+        return launch(["sweep", *arguments])
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     try:
@@ -28,6 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a job's every process, and its launcher again
     raise KeyboardInterrupt
 
 

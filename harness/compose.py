@@ -5,6 +5,7 @@ message names the key, what was given and what is allowed.
 """
 
 import difflib
+import itertools
 import json
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
@@ -64,6 +65,65 @@ def build(behaviour: Behaviour, group: str) -> Any:
 
 def compose_values(overrides: list[str], config_name: str = "config") -> dict[str, Any]:
     """The composed configuration as plain values, Hydra's own node left out. Raises ConfigError."""
+    values = _compose(overrides, config_name)
+    if "sweep" in values:
+        preset = next((o for o in overrides if o.startswith("experiment=")), "this preset")
+        raise ConfigError(
+            f"{preset} is a sweep of several cells: `make sweep {preset}` runs them, `make plan {preset}` lists them. "
+            "With ~sweep only what all of its cells share is taken"
+        )
+    return {key: value for key, value in values.items() if key != "hydra"}
+
+
+def preset_sweep(overrides: list[str]) -> dict[str, Any]:
+    """The `sweep` node of a preset: `cells` and `axes`; empty when it has none. Raises ConfigError."""
+    sweep = _compose(overrides, "config").get("sweep") or {}
+    if not isinstance(sweep, dict):
+        raise ConfigError("sweep: must be a mapping of `cells` and `axes`")
+    return sweep
+
+
+def expand(overrides: list[str]) -> list[list[str]]:
+    """Hydra's sweep syntax (`a=1,2`, `range(...)`) as plain override lists, the last word varying fastest."""
+    lists = []
+    for override in _parse(overrides):
+        text = override.input_line or ""
+        if not override.is_sweep_override():
+            lists.append([text])
+            continue
+        try:
+            key = override.get_key_element()
+            lists.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        except HydraException as error:
+            raise ConfigError(f"{text}: list the values, as in {override.key_or_group}=A,B ({error})") from error
+    return [list(words) for words in itertools.product(*lists)]
+
+
+def compose_launcher(words: list[str]) -> Any:
+    """The object that `hydra/launcher=NAME hydra.launcher.KEY=VALUE` describes. Raises ConfigError."""
+    parsed = _parse(words)
+    names = [o.value() for o in parsed if o.key_or_group == "hydra/launcher"] or ["local"]
+    allowed = sorted(path.stem for path in (CONF / "hydra/launcher").glob("*.yaml"))
+    if names[-1] not in allowed:
+        raise ConfigError(f"hydra/launcher={names[-1]}: no such choice. {_allowed(str(names[-1]), allowed)}")
+    keys = [o for o in parsed if o.key_or_group != "hydra/launcher"]
+    choice = [f"hydra/launcher={names[-1]}"]
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        try:
+            base = hydra_compose("config", choice, return_hydra_config=True)
+            for override in keys:
+                _check_key(override, base)
+            given = [o.input_line or "" for o in keys]
+            config = hydra_compose("config", [*choice, *given], return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(_first_line(error)) from error
+    values = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    assert isinstance(values, dict)
+    behaviour = Behaviour(name=names[-1], target=values.pop("_target_"), params=values)  # type: ignore[arg-type]
+    return build(behaviour, "hydra.launcher")
+
+
+def _compose(overrides: list[str], config_name: str) -> dict[str, Any]:
     parsed = _parse(overrides)
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         _check_choices([o for o in parsed if _is_choice(o)])
@@ -80,7 +140,7 @@ def compose_values(overrides: list[str], config_name: str = "config") -> dict[st
         raise ConfigError(f"{missing[0]} has no value yet: set it with {missing[0]}=...")
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "hydra"}
+    return {str(key): value for key, value in values.items()}
 
 
 def checked(cls: type, values: dict[str, Any], group: str) -> Any:

@@ -1,5 +1,6 @@
 """The identity of a run, and the folder that a second try of the same command finds again."""
 
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "datasets", "math-verify", "wandb", "sglang")
 # Where results go and how they are tracked says nothing about them; a larger limit adds samples to the same run.
 NOT_IDENTITY = {"run": ("limit", "output_dir")}
+
+_HELD: dict[Path, Any] = {}  # open locks of run folders
 
 
 def run_id(asked: dict[str, Any]) -> str:
@@ -41,6 +44,7 @@ def open_run(config: EvalConfig, resolved: dict[str, Any], hardware_seen: dict[s
     """
     name = run_name(config)
     run = RunFolder(Path(config.run.output_dir).resolve() / name)
+    hold(run.path)
     manifest = RunManifest(
         id=run_id(config.asked),
         name=name,
@@ -66,6 +70,22 @@ def open_run(config: EvalConfig, resolved: dict[str, Any], hardware_seen: dict[s
         manifest.started_at = before.started_at
         manifest.measured = before.measured
     return run, manifest
+
+
+def hold(folder: Path) -> None:
+    """Keep every other process out of the folder until this one ends. Raises ValueError when one is in it.
+
+    A POSIX lock: it works over NFS and ends with the process, however that ends.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder in _HELD:
+        return
+    handle = (folder / ".lock").open("ab")
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(f"{folder}: another process is decoding this run; two would mix their records") from error
+    _HELD[folder] = handle  # closing any handle of the file would drop the lock
 
 
 def differences(old: Any, new: Any, key: str) -> list[tuple[str, Any, Any]]:
