@@ -7,6 +7,7 @@ import pytest
 import torch
 
 VOCABULARY = 101
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the same tests hold on both
 
 
 def tiny_config(kind: str):
@@ -83,7 +84,7 @@ class Oracle:
 
     def new_state(self, batch: int, slots: int):
         self.features: list[list[torch.Tensor]] = [[] for _ in range(batch)]
-        return torch.zeros(batch, dtype=torch.int64)
+        return torch.zeros(batch, dtype=torch.int64, device=DEVICE)
 
     def extend(self, state, feature_BQF, num_B) -> None:
         for b, num in enumerate(num_B.tolist()):
@@ -96,7 +97,7 @@ class Oracle:
             done = int(state[b]) - self.lengths[b]  # output tokens before the root
             for depth, token in enumerate(future[done + 1 : done + self.block_size]):
                 logits[b, depth, token] = 2.5 + torch.rand((), generator=self.generator)
-        return logits
+        return logits.to(DEVICE)
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,11 @@ KINDS = ["llama", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 PROMPTS = [[5, 9, 3, 44, 8, 2, 60], [7, 7, 30]]
 LAYERS = [0, 1]
 BLOCK = 6
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def open_target(path, dtype=torch.float32) -> HFTarget:
-    return HFTarget(path, dtype=dtype, device="cpu", attention="auto", feature_layers=LAYERS)
+    return HFTarget(path, dtype=dtype, device=DEVICE, attention="auto", feature_layers=LAYERS)
 
 
 def run(target, mode, drafter, *, params, prompts=PROMPTS, verifier="coupled", cap=24):
@@ -31,7 +32,7 @@ def run(target, mode, drafter, *, params, prompts=PROMPTS, verifier="coupled", c
         mode.build,
         VERIFIERS[verifier],
         prompts,
-        sampling_batch(params, "cpu"),
+        sampling_batch(params, DEVICE),
         max_new_tokens=cap,
         num_nodes=mode.num_nodes(BLOCK),
         stop_ids=[],
@@ -101,7 +102,7 @@ def took_first_children_only(target, plain, params, oracle) -> bool:
     mode = DDTree(tree_budget=11)
     drafter = oracle(BLOCK, PROMPTS, plain)
     decode(
-        target, drafter, mode.build, spy, PROMPTS, sampling_batch(params, "cpu"),
+        target, drafter, mode.build, spy, PROMPTS, sampling_batch(params, DEVICE),
         max_new_tokens=24, num_nodes=12, stop_ids=[],
     )  # fmt: skip
     return all(seen)
@@ -112,7 +113,7 @@ def test_keeping_the_wrong_row_is_seen(tiny_checkpoint, oracle):
     target, params = open_target(tiny_checkpoint("llama")), params_at(0.8)
     plain = [r.output_ids for r in run(target, Autoregressive(), None, params=params)]
     right = target.commit
-    target.commit = lambda path, num: right(torch.arange(path.shape[1]).expand_as(path), num)
+    target.commit = lambda path, num: right(torch.arange(path.shape[1], device=DEVICE).expand_as(path), num)
     results = run(target, DDTree(tree_budget=11), oracle(BLOCK, PROMPTS, plain), params=params)
     assert [r.output_ids for r in results] != plain
 
@@ -122,8 +123,8 @@ def test_logits_of_every_node_equal_a_forward_over_its_path(tiny_checkpoint, kin
     """Each node's logits against transformers' own forward over prompt + path, without cache or mask."""
     target = open_target(tiny_checkpoint(kind))
     target.prefill(PROMPTS, 64)
-    root = torch.tensor([11, 12])
-    logits = torch.randn(2, BLOCK - 1, 101, generator=torch.Generator().manual_seed(1))
+    root = torch.tensor([11, 12], device=DEVICE)
+    logits = torch.randn(2, BLOCK - 1, 101, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     tree = DDTree(tree_budget=10).build(root, logits)
     got, _ = target.forward(tree, max(map(len, PROMPTS)))
     for b, prompt in enumerate(PROMPTS):
@@ -133,7 +134,7 @@ def test_logits_of_every_node_equal_a_forward_over_its_path(tiny_checkpoint, kin
                 path.append(int(tree.token_BN[b, at]))
                 at = int(tree.parent_BN[b, at])
             with torch.no_grad():
-                expected = target.model(torch.tensor([prompt + path[::-1]])).logits[0, -1]
+                expected = target.model(torch.tensor([prompt + path[::-1]], device=DEVICE)).logits[0, -1]
             torch.testing.assert_close(got[b, node], expected, atol=2e-4, rtol=1e-3)
 
 
