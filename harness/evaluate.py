@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from harness import hardware, screen
+from harness.certificate.scope import certificate_status
 from harness.compose import build
 from harness.config import EvalConfig
 from harness.engines.base import Engine, Generation, Session
@@ -39,6 +40,7 @@ def evaluate(config: EvalConfig, console: Console) -> int:
     session = engine.open(plan.setup)
     plan.resolved["engine"] = session.resolved
     run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
+    manifest.measured["certificate"] = certificate_status(run.path, manifest)
     screen.show_plan(console, plan, run)
 
     with recorded(run, manifest, tracker):

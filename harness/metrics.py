@@ -42,6 +42,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_speed(ok),
         **_stages(profile),
         "memory/peak_bytes": manifest.measured.get("peak_memory_bytes"),
+        "certificate/status": manifest.measured.get("certificate"),
         **_quality(ok),
         **_rates(records, ok),
     }

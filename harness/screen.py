@@ -20,6 +20,13 @@ RATES = {
 }
 
 
+CERTIFICATE = {
+    "green": "certificate green",
+    "red": "[bold red]certificate RED: this setting is not lossless[/]",
+    "missing": "[yellow]no certificate[/] of this setting: `make certify` with the same words",
+}
+
+
 def show_plan(console: Console, plan: Plan, run: RunFolder) -> None:
     """What was asked for and what it came to, in the few lines that decide a result."""
     table = Table.grid(padding=(0, 2))
@@ -112,5 +119,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rates = [f"{name} {summary[key]:.2f}" for name, key in RATES.items() if has(key)]
     if rates:
         yield "rates", "  ".join(rates)
+    if has("certificate/status"):
+        yield "exactness", CERTIFICATE[summary["certificate/status"]]
     if has("memory/peak_bytes"):
         yield "peak memory", f"{summary['memory/peak_bytes'] / 1e9:.2f} GB"

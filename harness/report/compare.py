@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from harness.certificate.scope import certificate_status
 from harness.intervals import score_interval
 from harness.metrics import decode_seconds, decoded_tokens
 from harness.records import RunFolder, RunManifest, SampleRecord
@@ -122,11 +123,9 @@ def agree(left: Run, right: Run) -> list[Difference]:
 
 
 def certificate_mark(folder: RunFolder) -> str:
-    """What stands beside a speed-up. The exactness certificate is certificate.json in the run folder (design.md).
-
-    Until it is read and its key checked against the run, no run has one.
-    """
-    return "no certificate"
+    """What stands beside a speed-up: the state, now, of the certificate with the run's key. Empty for the baseline."""
+    status = certificate_status(folder.path, folder.manifest())
+    return {"green": "certificate green", "red": "certificate RED", "missing": "no certificate", None: ""}[status]
 
 
 def _common(runs: list[Run]) -> tuple[list[Key], list[str]]:

@@ -5,6 +5,7 @@ The service writes its log in the background, so a kill may cut the copy short, 
 logs every earlier record again into a fresh folder and removes the cut ones: one folder holds the whole run.
 """
 
+import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -45,12 +46,13 @@ class WandbTracker:
         self._records: dict[tuple[str, int], SampleRecord] = {}
         self._logged = self._rounds = self._emitted = 0
         self._data_dir: str | None = None
+        self._folder = Path()
 
     def start(self, run: RunFolder, manifest: RunManifest) -> None:
         """Raises ValueError when tracking is online and there is no key or no server."""
         import wandb
 
-        folder = run.path.resolve()
+        folder = self._folder = run.path.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if self.mode == "online":
             _require_key(wandb)
@@ -110,6 +112,9 @@ class WandbTracker:
             if positions := summary.get("acceptance/per_position"):
                 rows = [[i, share] for i, share in enumerate(positions, start=1)]
                 media["acceptance/position_table"] = wandb.Table(columns=["position", "accepted_share"], data=rows)
+            if lines := _certificate_lines(self._folder):
+                columns = list(lines[0])
+                media["certificate/lines"] = wandb.Table(columns=columns, data=[list(line.values()) for line in lines])
             self._run.log({STEP: self._logged, **media})
             self._run.summary.update(redact(summary))
         finally:
@@ -148,6 +153,12 @@ def _require_key(wandb: Any) -> None:
             "tracking=online needs a Weights & Biases key and none is set: run `wandb login` or set WANDB_API_KEY, "
             "or use tracking=offline and upload later with `wandb sync`"
         )
+
+
+def _certificate_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the exactness certificate that was taken in this run folder, if any."""
+    path = folder / "certificate.json"
+    return json.loads(path.read_text())["lines"] if path.is_file() else []
 
 
 def _config(manifest: RunManifest) -> dict[str, Any]:
