@@ -1,10 +1,15 @@
-"""A comparison as a table: for the terminal with rich, for a file as Markdown. Both show the same cells."""
+"""A report for the terminal with rich, and for a file as Markdown: a comparison is a table of the same cells in both."""
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.report import tables
 from harness.report.compare import Column, Comparison
+from harness.report.groups import Group, Report, labels
+from harness.report.halves import choose_budgets
+from harness.report.recommend import Limits, recommend
+from harness.report.reproduce import origins
 from harness.report.statistics import Estimate
 
 DASH = "-"
@@ -13,7 +18,7 @@ DASH = "-"
 def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """(header, rows): a column a run, a row a figure. A figure that does not exist is a dash, never 0."""
     columns = comparison.columns
-    header = ["", *(_title(column) for column in columns)]
+    header = ["", *labels([column.run for column in columns])]
     rows = [
         ["run", *_names(columns)],
         ["status", *(c.run.manifest.status.upper() if _unfinished(c) else "finished" for c in columns)],
@@ -38,31 +43,69 @@ def notes(comparison: Comparison) -> list[str]:
     return [*comparison.notes, *fixed]
 
 
-def print_table(comparison: Comparison, console: Console) -> None:
-    header, rows = table(comparison)
-    shown = Table(title="Comparison of runs", show_lines=False)
+def print_report(report: Report, limits: Limits, console: Console) -> None:
+    for line in report.notices:
+        console.print(Text(line, style="yellow"))
+    for group in report.groups:
+        _print_group(group, report, limits, console)
+    for line in report.left_out:
+        console.print(Text(f"Left out {line}", style="dim"))
+
+
+def _print_group(group: Group, report: Report, limits: Limits, console: Console) -> None:
+    header, rows = table(group.comparison)
+    shown = Table(title=Text(f"Comparison of runs: {group.title}"), show_lines=False)
     for place, name in enumerate(header):
         shown.add_column(Text(name), overflow="fold", justify="left" if place == 0 else "right")
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     console.print(shown)
-    for note in notes(comparison):
-        console.print(Text(note))
+    for line in [*notes(group.comparison), recommend(group, report.summaries, limits).text]:
+        console.print(Text(line))
 
 
-def markdown(comparison: Comparison, left_out: list[str]) -> str:
-    header, rows = table(comparison)
-    lines = ["# Comparison of runs", "", _line(header), _line(["-"] + ["-:"] * len(comparison.columns))]
-    lines += [_line(row) for row in rows]
-    lines += ["", *(f"- {note}" for note in notes(comparison))]
-    if left_out:
-        lines += ["", "Left out:", "", *(f"- {line}" for line in left_out)]
+def markdown(report: Report, limits: Limits) -> str:
+    lines = ["# Comparison of runs", "", *(f"> {line}" for line in report.notices)]
+    for group in report.groups:
+        header, rows = table(group.comparison)
+        lines += ["", f"## {_flat(group.title)}", "", _line(header), _line(["-"] + ["-:"] * len(group.columns))]
+        lines += [_line(row) for row in rows]
+        lines += ["", *(f"- {_flat(note)}" for note in notes(group.comparison))]
+    found = [recommend(group, report.summaries, limits) for group in report.groups]
+    choices = [(group, choice) for group in report.groups for choice in choose_budgets(group)]
+    shown = [*tables.paper_tables(report), tables.quality_table(report), tables.speed_table(report)]
+    shown += [tables.acceptance_table(report)]
+    shown += [context for group in report.groups if (context := tables.context_table(group, report))]
+    shown += [tables.budget_table(choices)] if choices else []
+    for one in shown:
+        lines += _markdown_table(one)
+    lines += ["", "## Which setting to ship", ""]
+    lines += [f"Limits: a loss of at most {limits.quality_margin:g} in score, {_latency(limits)}."]
+    for recommendation in found:
+        lines += ["", _flat(recommendation.text), *_markdown_table(tables.recommendation_table(recommendation))]
+    lines += ["", "## Reproduce"]
+    for origin in origins(report):
+        lines += ["", f"### {_flat(origin.label)}", "", "```", origin.command.replace("```", "` ` `"), "```", ""]
+        lines += [f"- {name}: {_flat(text)}" for name, text in [*origin.facts, ("folder", origin.folder)]]
+    if report.left_out:
+        lines += ["", "Left out:", "", *(f"- {_flat(line)}" for line in report.left_out)]
     return "\n".join(lines) + "\n"
 
 
-def _title(column: Column) -> str:
-    budget = column.run.tree_budget
-    return column.run.mode if budget is None else f"{column.run.mode} {budget}"
+def _markdown_table(one: tables.Table) -> list[str]:
+    header = [cell.replace("\n", " ") for cell in one.header]
+    lines = ["", f"### {_flat(one.title)}", "", _line(header), _line(["-"] + ["-:"] * (len(header) - 1))]
+    lines += [_line([cell.replace("\n", " ") for cell in row]) for row in one.rows]
+    return [*lines, "", one.note] if one.note else lines
+
+
+def _latency(limits: Limits) -> str:
+    return "no limit on TPOT" if limits.max_tpot_ms is None else f"TPOT p90 of at most {limits.max_tpot_ms:g} ms"
+
+
+def _flat(text: str) -> str:
+    """One line, without anything that Markdown would take for HTML."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def _names(columns: list[Column]) -> list[str]:
@@ -95,4 +138,4 @@ def _speed_up(column: Column, comparison: Comparison) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_flat(cell).replace("|", "\\|") for cell in cells) + " |"

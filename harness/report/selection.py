@@ -20,23 +20,43 @@ def named(paths: list[str]) -> list[Run]:
     return runs
 
 
+def swept(outputs: str, name: str) -> tuple[list[Run], list[str]]:
+    """Every run of the sweep `name`, and why a folder of it could not be read.
+
+    A run belongs to it when a folder above it, inside `outputs`, has that name, or when its tracking group is that name.
+    Raises CannotCompare when there is none.
+    """
+    root = Path(outputs)
+    folders = sorted(path.parent for path in root.rglob("run.json"))
+    inside = [folder for folder in folders if name in folder.relative_to(root).parts[:-1]]
+    runs, left_out = _read(inside)
+    others, _ = _read([folder for folder in folders if folder not in set(inside)])
+    runs += [run for run in others if run.manifest.asked.get("tracking", {}).get("group") == name]
+    if not runs:
+        known = sorted({folder.relative_to(root).parts[0] for folder in folders if folder.parent != root})
+        raise CannotCompare(f"No run of a sweep {name} under {outputs}. Folders there: {', '.join(known) or 'none'}")
+    return runs, left_out
+
+
+def _read(folders: list[Path]) -> tuple[list[Run], list[str]]:
+    runs, left_out = [], []
+    for folder in folders:
+        try:
+            runs.append(Run.read(str(folder)))
+        except ValueError as error:
+            left_out.append(f"{folder}: {error}")
+    return runs, left_out
+
+
 def newest(outputs: str) -> tuple[list[Run], list[str]]:
     """The newest run under `outputs` and all that agree with it, oldest first, and why each other was left out.
 
     The baseline comes first. Of two runs with the same mode and settings the newer is taken. Raises CannotCompare
     when there is no run at all.
     """
-    runs, left_out = [], []
-    for path in sorted(Path(outputs).rglob("run.json")):
-        try:
-            run = Run.read(str(path.parent))
-        except ValueError as error:
-            left_out.append(f"{path.parent}: {error}")
-            continue
-        if run.ok:
-            runs.append(run)
-        else:
-            left_out.append(f"{path.parent}: no finished sample")
+    runs, left_out = _read(sorted(path.parent for path in Path(outputs).rglob("run.json")))
+    left_out += [f"{run.folder.path}: no finished sample" for run in runs if not run.ok]
+    runs = [run for run in runs if run.ok]
     if not runs:
         raise CannotCompare(f"No run with a finished sample under {outputs}: `make eval` makes one, or name a folder")
     runs.sort(key=lambda run: (run.manifest.started_at, str(run.folder.path)), reverse=True)
