@@ -5,6 +5,7 @@
 Arms, interleaved in random order in every repetition, so that ratios are paired:
   walk               probabilities at visited nodes only, one question to the device a step
   draw_then_walk     a token drawn at every node on the device, all of them copied to the host, a walk in Python there
+                     (a way of accelerators: on a CPU in tiny cells only)
   copy_then_walk     all logits copied to the host, `walk` there (CUDA only, up to 1 GiB of logits)
   kernel             softmax at every node, zeroed scratch, the kernel (CUDA: sgl_kernel's; CPU: its torch form)
   coupled            Gumbel argmax; on CUDA all nodes at once, on a CPU the visited ones
@@ -36,6 +37,7 @@ from harness.decoding.verify_kernel import find_kernel, kernel_origin
 
 MOST_IN_GRAPH = 2**30
 MOST_COPIED = 2**29
+MOST_DRAWN_ON_CPU = 2**20  # nothing to copy there, and ten times slower than the rest together
 MOST_BARE = 2**31  # its probabilities and scratch stay allocated beside the other arms
 
 
@@ -86,11 +88,12 @@ def arms(problem: Problem, device: str) -> dict[str, Callable[[Tensor], Verified
     given = (problem.tree, problem.logits_BNV, problem.sampling)
     found: dict[str, Callable[[Tensor], Verified | Tensor]] = {
         "walk": lambda index: VERIFIERS["walk"](*given, index),
-        "draw_then_walk": lambda index: draw_then_walk(problem),
         "kernel": lambda index: VERIFIERS["kernel"](*given, index),
         "coupled": lambda index: VERIFIERS["coupled"](*given, index),
         "softmax": lambda index: probabilities(*given[1:])[0, 0, :1],
     }
+    if device == "cuda" or problem.logits_BNV.numel() <= MOST_DRAWN_ON_CPU:
+        found["draw_then_walk"] = lambda index: draw_then_walk(problem)
     if device == "cpu":
         return found | {"coupled_at_once": lambda index: coupled_at_once(*given, index)}
     if problem.logits_BNV.numel() <= MOST_COPIED:
