@@ -10,6 +10,7 @@ from harness.records import SampleRecord
 from harness.report.agreement import differences, facts, unexplained
 from harness.report.compare import CannotCompare, Column, Comparison, Run, compare
 from harness.report.significance import holm
+from harness.report.table import Table
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Report:
     left_out: list[str]  # runs that are in no table, each with the reason
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)  # by run folder: metrics from records alone
     profiles: dict[str, list[SampleRecord]] = field(default_factory=dict)
+    cells: Table | None = None  # of a sweep: how every cell stands, also those that left no run
     adjusted: dict[tuple[str, str], float] = field(default_factory=dict)  # (folder, figure): p-value after Holm
 
     @property
@@ -50,7 +52,7 @@ class Report:
         return [column.run for group in self.groups for column in group.columns]
 
 
-def report(runs: list[Run], left_out: list[str]) -> Report:
+def report(runs: list[Run], left_out: list[str], cells: Table | None = None) -> Report:
     """Raises CannotCompare when no group is left, or a single group cannot be compared."""
     groups: list[Group] = []
     aside = list(left_out)
@@ -73,7 +75,7 @@ def report(runs: list[Run], left_out: list[str]) -> Report:
         raise CannotCompare("No run with a finished sample among them.\n" + "\n".join(aside))
     groups.sort(key=lambda g: (g.model, g.hardware, g.task, g.temperature if g.temperature is not None else -1.0))
     _entitle(groups)
-    found = Report(groups, _notices(groups), aside)
+    found = Report(groups, _notices(groups), aside, cells=cells)
     for run in found.runs:
         place = str(run.folder.path)
         found.profiles[place] = run.folder.records("profile.jsonl")

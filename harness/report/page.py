@@ -21,6 +21,7 @@ from harness.report.recommend import Limits, Recommendation, recommend
 from harness.report.reproduce import origins
 from harness.report.roofline import floor, stages
 from harness.report.statistics import Estimate
+from harness.report.table import DASH
 from harness.report.viewer import viewer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -60,13 +61,16 @@ def html(report: Report, limits: Limits, tree_sample: str | None = None) -> str:
         cards=[_card(group, found) for group, found in zip(report.groups, recommendations, strict=True)],
         warnings=_warnings(report),
         notes=[(g.title, note) for g in report.groups for note in g.comparison.notes],
+        cells=report.cells,
         paper=tables.paper_tables(report),
         quality=tables.quality_table(report),
         speed=tables.speed_table(report),
         acceptance=tables.acceptance_table(report),
         context=context,
         limits=limits,
-        recommendations=[(found.text, tables.recommendation_table(found)) for found in recommendations],
+        recommendations=[
+            (found.group.title, found.text, tables.recommendation_table(found)) for found in recommendations
+        ],
         budgets=tables.budget_table(choices) if choices else None,
         curves=_unique([*budget, *curves.temperature_charts(report)], "c"),
         distributions=_unique([c for g in report.groups for c in curves.acceptance_charts(g, report)], "d"),
@@ -142,7 +146,7 @@ def _card(group: Group, found: Recommendation) -> Card:
         )
 
     if not group.drafting:
-        return Card(group.title, group.labels[0], tables.DASH, ["no drafting mode among the runs"])
+        return Card(group.title, group.labels[0], DASH, ["no drafting mode among the runs"])
     label, column = (found.chosen.label, found.chosen.column) if found.chosen else max(group.drafting, key=speed)
     lines = []
     if column.speed_up is not None:
@@ -155,7 +159,7 @@ def _card(group: Group, found: Recommendation) -> Card:
         lines.append(f"score {score.value:+.3f} {_interval(score, '{:+.3f}')}".strip())
     lines.append(f"exactness: {column.certificate}")
     lines.append("recommended" if found.chosen else "not recommended, see below")
-    big = tables.DASH if column.speed_up is None else f"{column.speed_up.value:.2f}×"
+    big = DASH if column.speed_up is None else f"{column.speed_up.value:.2f}×"
     return Card(group.title, label, big, lines)
 
 

@@ -122,7 +122,8 @@ def stage_bars(title: str, rows: Sequence[tuple[str, dict[str, float]]], floor_s
     """Milliseconds a profiled round by stage, one bar a run, and the roofline floor where it is known."""
     with _style():
         figure, axes = _figure(11.4, 0.9 + 0.42 * len(rows))
-        names = list(dict.fromkeys(name for _, stages in rows for name in stages))
+        found = {name for _, stages in rows for name in stages}
+        names = [name for name in STAGES if name in found] + sorted(found - set(STAGES))
         spare = iter(COLOURS[5:])
         places = range(len(rows) - 1, -1, -1)
         left = [0.0] * len(rows)
@@ -132,7 +133,7 @@ def stage_bars(title: str, rows: Sequence[tuple[str, dict[str, float]]], floor_s
             axes.barh(list(places), widths, left=left, height=0.62, color=shade, label=name)
             left = [a + b for a, b in zip(left, widths, strict=True)]
         for place, total in zip(places, left, strict=True):
-            axes.text(total, place, f"  {total:.1f}", va="center", color="#3c4149")
+            axes.annotate(f"{total:.1f}", (total, place), (5, 0), textcoords="offset points", va="center")
         if floor_s is not None:
             axes.axvline(1000 * floor_s, color="#c1121f", linewidth=1.4, label="floor")
         axes.set_yticks(list(places), [label for label, _ in rows])

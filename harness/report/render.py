@@ -46,26 +46,32 @@ def notes(comparison: Comparison) -> list[str]:
 def print_report(report: Report, limits: Limits, console: Console) -> None:
     for line in report.notices:
         console.print(Text(line, style="yellow"))
+    if report.cells:
+        _print_table(report.cells, console)
     for group in report.groups:
         _print_group(group, report, limits, console)
     for line in report.left_out:
         console.print(Text(f"Left out {line}", style="dim"))
 
 
-def _print_group(group: Group, report: Report, limits: Limits, console: Console) -> None:
-    header, rows = table(group.comparison)
-    shown = Table(title=Text(f"Comparison of runs: {group.title}"), show_lines=False)
-    for place, name in enumerate(header):
+def _print_table(one: tables.Table, console: Console) -> None:
+    shown = Table(title=Text(one.title), show_lines=False)
+    for place, name in enumerate(one.header):
         shown.add_column(Text(name), overflow="fold", justify="left" if place == 0 else "right")
-    for row in rows:
+    for row in one.rows:
         shown.add_row(*(Text(cell) for cell in row))
     console.print(shown)
+
+
+def _print_group(group: Group, report: Report, limits: Limits, console: Console) -> None:
+    _print_table(tables.Table(f"Comparison of runs: {group.title}", *table(group.comparison)), console)
     for line in [*notes(group.comparison), recommend(group, report.summaries, limits).text]:
         console.print(Text(line))
 
 
 def markdown(report: Report, limits: Limits) -> str:
     lines = ["# Comparison of runs", "", *(f"> {line}" for line in report.notices)]
+    lines += _markdown_table(report.cells) if report.cells else []
     for group in report.groups:
         header, rows = table(group.comparison)
         lines += ["", f"## {_flat(group.title)}", "", _line(header), _line(["-"] + ["-:"] * len(group.columns))]
@@ -82,7 +88,11 @@ def markdown(report: Report, limits: Limits) -> str:
     lines += ["", "## Which setting to ship", ""]
     lines += [f"Limits: a loss of at most {limits.quality_margin:g} in score, {_latency(limits)}."]
     for recommendation in found:
-        lines += ["", _flat(recommendation.text), *_markdown_table(tables.recommendation_table(recommendation))]
+        lines += [
+            "",
+            f"{_flat(recommendation.group.title)}: {_flat(recommendation.text)}",
+            *_markdown_table(tables.recommendation_table(recommendation)),
+        ]
     lines += ["", "## Reproduce"]
     for origin in origins(report):
         lines += ["", f"### {_flat(origin.label)}", "", "```", origin.command.replace("```", "` ` `"), "```", ""]
@@ -94,7 +104,8 @@ def markdown(report: Report, limits: Limits) -> str:
 
 def _markdown_table(one: tables.Table) -> list[str]:
     header = [cell.replace("\n", " ") for cell in one.header]
-    lines = ["", f"### {_flat(one.title)}", "", _line(header), _line(["-"] + ["-:"] * (len(header) - 1))]
+    title = ["", f"### {_flat(one.title)}"] if one.title else []
+    lines = [*title, "", _line(header), _line(["-"] + ["-:"] * (len(header) - 1))]
     lines += [_line([cell.replace("\n", " ") for cell in row]) for row in one.rows]
     return [*lines, "", one.note] if one.note else lines
 

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+from harness.launch.sweep import FOLDER as SWEEPS
+from harness.launch.sweep import Sweep
+from harness.records import RunFolder
 from harness.report.compare import CannotCompare, Run, agree
+from harness.report.table import Table
 
 
 def named(paths: list[str]) -> list[Run]:
@@ -20,22 +24,37 @@ def named(paths: list[str]) -> list[Run]:
     return runs
 
 
-def swept(outputs: str, name: str) -> tuple[list[Run], list[str]]:
-    """Every run of the sweep `name`, and why a folder of it could not be read.
+def swept(outputs: str, name: str) -> tuple[list[Run], list[str], Table]:
+    """The runs of the sweep `name`, why a folder of it could not be read, and how every cell stands.
 
-    A run belongs to it when a folder above it, inside `outputs`, has that name, or when its tracking group is that name.
-    Raises CannotCompare when there is none.
+    Raises CannotCompare when there is no such sweep.
     """
-    root = Path(outputs)
-    folders = sorted(path.parent for path in root.rglob("run.json"))
-    inside = [folder for folder in folders if name in folder.relative_to(root).parts[:-1]]
-    runs, left_out = _read(inside)
-    others, _ = _read([folder for folder in folders if folder not in set(inside)])
-    runs += [run for run in others if run.manifest.asked.get("tracking", {}).get("group") == name]
-    if not runs:
-        known = sorted({folder.relative_to(root).parts[0] for folder in folders if folder.parent != root})
-        raise CannotCompare(f"No run of a sweep {name} under {outputs}. Folders there: {', '.join(known) or 'none'}")
-    return runs, left_out
+    folder = Path(outputs) / SWEEPS
+    try:
+        sweep = Sweep.read(folder / f"{name}.json")
+    except ValueError as error:
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
+        raise CannotCompare(f"No sweep {name} under {outputs}. Sweeps there: {known}. ({error})") from error
+    folders = [sweep.run_folder(cell) for cell in sweep.cells]
+    runs, left_out = _read([path for path in folders if (path / "run.json").is_file()])
+    return runs, left_out, _cells(sweep)
+
+
+def _cells(sweep: Sweep) -> Table:
+    """As `make sweep-status` last saw them; the samples are counted now."""
+    rows = []
+    for cell in sweep.cells:
+        state, run = sweep.states.get(cell.id, {}), RunFolder(sweep.run_folder(cell))
+        why = state.get("why") or ""
+        try:
+            planned = run.manifest().samples_planned if run.manifest_path.is_file() else cell.limit
+            samples = f"{len(run.finished())} of {planned or '?'}"
+        except ValueError as error:  # one cell's damaged file must not hide the others
+            samples, why = "?", f"{why} {error}".strip()
+        seen = state.get("state", "not looked at yet")
+        rows.append([cell.label or cell.name, seen, samples, str(state.get("tries", 0)), why])
+    note = "States as last seen by the sweep or by `make sweep-status`; samples as they are on disk now."
+    return Table(f"Cells of the sweep {sweep.name}", ["cell", "state", "samples", "tries", "why"], rows, note=note)
 
 
 def _read(folders: list[Path]) -> tuple[list[Run], list[str]]:

@@ -1,11 +1,6 @@
-"""The tables of a report, once: a page and Markdown show the same cells.
-
-A cell is text; what stands behind a line break is small print (an interval, a certificate). A figure that does not
-exist is a dash, never 0.
-"""
+"""The tables of a report, once: a page and Markdown show the same cells."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from harness.report.compare import Column
@@ -13,17 +8,7 @@ from harness.report.groups import Group, Report
 from harness.report.halves import BudgetChoice
 from harness.report.recommend import Recommendation
 from harness.report.statistics import Estimate
-
-DASH = "–"
-
-
-@dataclass
-class Table:
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    note: str = ""
-    marked: set[int] = field(default_factory=set)  # rows to stand out
+from harness.report.table import DASH, Table
 
 
 def paper_tables(report: Report) -> list[Table]:
@@ -131,7 +116,7 @@ def acceptance_table(report: Report) -> Table:
         "Every run on all of its own samples, as in its summary.json. Expected drafts: the target's own probability of "
         "the tree's paths, summed; z is near a standard normal when the verifier is exact."
     )
-    return Table("Acceptance", ["run", *(name for name, _, _ in ACCEPTANCE)], rows, note=note)
+    return Table("Means, and what was expected", ["run", *(name for name, _, _ in ACCEPTANCE)], rows, note=note)
 
 
 def context_table(group: Group, report: Report) -> Table | None:
@@ -182,7 +167,7 @@ def recommendation_table(found: Recommendation) -> Table:
         verdict_text = "; ".join(verdict.objections) or ("ship" if verdict is found.chosen else "fit, but slower")
         rows.append([verdict.label, speed, estimate(verdict.column.score_difference, "{:+.3f}"), verdict_text])
     header = ["setting", "speed-up", "score difference", "verdict"]
-    return Table(found.group.title, header, rows, marked=marked)
+    return Table("", header, rows, marked=marked)
 
 
 def estimate(value: Estimate | None, form: str) -> str:
@@ -190,7 +175,8 @@ def estimate(value: Estimate | None, form: str) -> str:
         return DASH
     if value.low is None or value.high is None:
         return f"{form.format(value.value)}\n[too few]"
-    return f"{form.format(value.value)}\n[{form.format(value.low)}, {form.format(value.high)}]"
+    bare = form.removesuffix("×")
+    return f"{form.format(value.value)}\n[{bare.format(value.low)}, {bare.format(value.high)}]"
 
 
 def number(value: float | None, form: str, scale: float | None = None) -> str:

@@ -7,8 +7,8 @@ from html import escape
 
 from harness.records import TreeTrace
 
-BOX_W, BOX_H, GAP_X, GAP_Y, MARGIN = 108, 26, 34, 6, 8
-SHOWN_CHARS = 9
+BOX_W, BOX_H, GAP_X, GAP_Y, MARGIN = 96, 26, 24, 6, 8
+SHOWN_CHARS = 8
 
 
 def tree_svg(tree: TreeTrace) -> str:
