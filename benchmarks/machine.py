@@ -17,7 +17,9 @@ def facts(device: str, commit: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": commit or _git("rev-parse", "HEAD"),
-        "uncommitted_changes": None if commit else bool(_git("status", "--porcelain", "-uno")),
+        "uncommitted_changes_here": None
+        if commit
+        else bool(_git("status", "--porcelain", "-uno", "--", ":/harness/decoding", ":/benchmarks")),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu": _cpu_name(),
