@@ -118,3 +118,16 @@ def test_devices_agree():
     assert result["top_candidates"]["differ"] == 0
     assert result["coins_of_one"] == {"trees": 400, "none_accepted": 0, "answered_last_id": 0}
     assert all(result[f"verify_{name}"]["outside_filter"] == 0 for name in ("kernel", "walk", "coupled"))
+
+
+def test_committed_results_pass_and_say_where_they_come_from():
+    files = sorted(RESULTS.glob("*_agreement.json"))
+    assert files
+    for path in files:
+        result = json.loads(path.read_text())
+        assert kernel_agreement.passed(result), path.name
+        assert len(result["machine"]["commit"]) == 40
+        assert result["machine"]["torch"]
+        if "gpu" in result["machine"]:
+            assert "sgl_kernel" in result["kernel"]  # the torch form would prove nothing about it
+            assert result["kernel_against_torch_form"]["path_disagreements"] == 0
