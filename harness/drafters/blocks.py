@@ -1,6 +1,7 @@
 """Many draft blocks over one conversation in one forward pass: what training and the held-out measurement share.
 
-Shapes: B conversations, S context slots, A anchors of a conversation, K block size, D = K - 1 drafted tokens, Q = A x K.
+Shapes: B conversations, S context slots, A anchors of a conversation, K block size, D = K - 1 drafted tokens, Q = A x
+K.
 
 An anchor is the place of a root. Its block sits at anchor .. anchor + K - 1, sees the context before the anchor and
 itself, exactly as in serving.

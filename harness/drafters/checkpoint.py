@@ -54,6 +54,9 @@ def read_config(path: Path) -> DrafterConfig:
             raise ValueError(f"{KEY}: {file} has no {name}")
     if dflash:
         raise ValueError(f"{KEY}: {file} has dflash_config keys that are not supported: {sorted(dflash)}")
+    assert block_size is not None
+    assert mask is not None
+    assert layer_ids is not None
     if block_size < 2:
         raise ValueError(f"{KEY}: {file} has block_size {block_size}; a block drafts block_size - 1 tokens, so >= 2")
     other = sorted(set(raw.get("layer_types") or []) - {"full_attention"})
@@ -143,7 +146,7 @@ def write_checkpoint(
         size += num_bytes
     for old in path.glob("model-*.safetensors"):
         old.unlink()
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for index, shard in enumerate(shards, 1):
         file = f"model-{index:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, path / file, metadata={"format": "pt"})

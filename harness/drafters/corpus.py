@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from harness.drafters.generate import Conversation
+from harness.metrics import repetition
 
 
 def write_shard(folder: Path, conversations: list[Conversation]) -> Path:
@@ -74,6 +75,14 @@ class Corpus:
         """bool [R]: conversations that training never sees."""
         return torch.arange(self.num_conversations, device=self.length.device) % every == 0
 
+    def loops(self, rows: Tensor) -> Tensor:
+        """bool [R]: of the conversations `rows`, those whose answer holds a degenerate loop; false for all others."""
+        found = torch.zeros(self.num_conversations, dtype=torch.bool)
+        for row in rows.tolist():
+            begin = int(self.offset[row])
+            found[row] = repetition(self.token_T[begin + int(self.start[row]) : begin + int(self.length[row])].tolist())
+        return found.to(rows.device)
+
     def batch(self, row_B: Tensor, num_slots: int) -> Batch:
         """Conversations row_B (int64 [B]) in num_slots slots; longer ones are cut."""
         slot_S = torch.arange(num_slots, device=row_B.device)
@@ -86,8 +95,8 @@ class Corpus:
 class Sampler:
     """Random batches of a few fixed shapes, so that nothing is recompiled and every answer token is equally likely.
 
-    Conversations are sorted into buckets by length (multiples of `step`). A bucket is drawn by its answer tokens; a batch
-    of shorter conversations has more of them and fewer anchors in each. Draws depend on (seed, step) alone.
+    Conversations are sorted into buckets by length (multiples of `step`). A bucket is drawn by its answer tokens; a
+    batch of shorter conversations has more of them and fewer anchors in each. Draws depend on (seed, step) alone.
     """
 
     def __init__(self, corpus: Corpus, allowed: Tensor, batch_size: int, anchors: int, longest: int, step: int = 128):

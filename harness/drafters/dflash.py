@@ -2,15 +2,16 @@
 
 Shapes: B batch, Q rows, F width of the concatenated target features, D draft depth, V vocabulary, S slots.
 
-A block is [last committed token, mask x (block_size - 1)] at the positions behind the context. Its rows see the context and
-each other (not causal); the LM head's logits at block positions 1.. are the marginals of the next tokens. The context holds
-features of the tokens *before* the root, because the root has not been through the target yet: its length is that of the
-target's committed KV. Source: DFlash, arXiv 2602.06036; public checkpoints z-lab/*-DFlash*.
+A block is [last committed token, mask x (block_size - 1)] at the positions behind the context. Its rows see the
+context and each other (not causal); the LM head's logits at block positions 1.. are the marginals of the next tokens.
+The context holds features of the tokens *before* the root, because the root has not been through the target yet: its
+length is that of the target's committed KV. Source: DFlash, arXiv 2602.06036; public checkpoints z-lab/*-DFlash*.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class DrafterState:
 
 
 class DFlashDrafter(nn.Module):
-    """`embedding` and `lm_head` are the target's own modules: shared, not copied, and not in this module's state dict."""
+    """`embedding` and `lm_head` are the target's own modules: shared, not copied, not in this module's state dict."""
 
     def __init__(
         self, config: DrafterConfig, embedding: Callable[[Tensor], Tensor], lm_head: Callable[[Tensor], Tensor]
@@ -64,7 +65,7 @@ class DFlashDrafter(nn.Module):
         `speculative.drafter` when the checkpoint does not fit the target or holds what is not supported.
         """
         config = read_config(Path(path))
-        check_fit(config, target_config, embedding.weight.shape[0])
+        check_fit(config, target_config, cast(Tensor, embedding.weight).shape[0])
         drafter = cls(config, embedding, lm_head)
         state = read_weights(Path(path))
         expected = drafter.network.state_dict()
@@ -83,7 +84,7 @@ class DFlashDrafter(nn.Module):
 
     @torch.no_grad()
     def extend(self, state: DrafterState, feature_BQF: Tensor, num_B: Tensor) -> None:
-        """Add newly committed tokens to the context: rows 0..num_B[b]-1 of feature_BQF (dtype of the drafter, [B, Q, F]).
+        """Add newly committed tokens to the context: rows 0..num_B[b]-1 of feature_BQF (any float dtype, [B, Q, F]).
 
         For prefill Q is the right-padded prompt length, in a round the width of the accepted path. num_B: int64 [B].
         Rows at and beyond num_B may hold anything finite.
@@ -99,7 +100,7 @@ class DFlashDrafter(nn.Module):
     def propose(
         self, state: DrafterState, root_B: Tensor, depth: int | None = None, num_slots: int | None = None
     ) -> Tensor:
-        """Logits of the next tokens' marginals, [B, D, V] in the LM head's dtype; D = block_size - 1, or `depth` if less.
+        """Logits of the next tokens' marginals, [B, D, V], as the LM head gives them; D = `depth`, or block_size - 1.
 
         root_B: int64 [B], the last committed token. num_slots: attend within the first so many slots only (a bound on
         every length + block_size that the caller knows); default all. The state's length is left as it was.

@@ -1,18 +1,19 @@
 """Text made by the target itself: it invents a user turn, then answers it. Many conversations at once.
 
-Shapes: B conversations at once, S slots (tokens of a conversation), P prompt prefix, V vocabulary, N/K/D attention heads,
-key/value heads and head size.
+Shapes: B conversations at once, S slots (tokens of a conversation), P prompt prefix, V vocabulary, N/K/D attention
+heads, key/value heads and head size.
 
-Each row is a small state machine on the device. `text_BS` holds its tokens, of which `known_B` are decided; a step feeds
-the token at `length_B` and, when the next one is not decided yet, draws it. So the system prompt, openers and the turn
-markers are fed by the very step that draws. A finished row is replaced: its slots 0..P-1 hold the common prefix for ever.
-The step reads and writes fixed buffers only, so on CUDA it is one captured graph, and the host looks every few steps.
-Idea of the empty user turn: Magpie, arXiv 2406.08464.
+Each row is a small state machine on the device. `text_BS` holds its tokens, of which `known_B` are decided; a step
+feeds the token at `length_B` and, when the next one is not decided yet, draws it. So the system prompt, openers and
+the turn markers are fed by the very step that draws. A finished row is replaced: its slots 0..P-1 hold the common
+prefix for ever. The step reads and writes fixed buffers only, so on CUDA it is one captured graph, and the host looks
+every few steps. Idea of the empty user turn: Magpie, arXiv 2406.08464.
 """
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from collections.abc import Generator as Generator_
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,21 +94,21 @@ class Generator:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @torch.no_grad()
-    def conversations(self, stop: Any) -> Iterator[list[Conversation]]:
-        """Yield finished conversations in lists until stop() is true. Unfinished ones are dropped at the end."""
+    def conversations(self) -> Generator_[list[Conversation], None, None]:
+        """Yield lists of finished conversations, for ever. Those still open when the caller stops are dropped."""
         kept = self.target.config._attn_implementation
         self.target.set_attn_implementation("drafter_generate")
         self._prefill()
         self._refill(list(range(self.recipe.batch_size)))
         try:
-            while not stop():
+            while True:
                 for _ in range(STEPS_PER_LOOK):
                     self._advance()
                 rows = self.done_B.nonzero().flatten().tolist()
+                finished = self._harvest(rows) if rows else []
                 if rows:
-                    finished = self._harvest(rows)
                     self._refill(rows)
-                    yield finished
+                yield finished
         finally:
             self.target.set_attn_implementation(kept)
 
@@ -217,7 +218,7 @@ class Generator:
         return torch.where((heat_B1 == 0) | outside_B1, greedy_B1, drawn_B1)[:, 0]
 
 
-def stop_after(seconds: float | None) -> Any:
-    """A clock for `conversations`: true once `seconds` have passed; never where None."""
+def stop_after(seconds: float | None) -> Callable[[], bool]:
+    """A clock: true once `seconds` have passed; never where None."""
     begin = time.monotonic()
     return lambda: seconds is not None and time.monotonic() - begin >= seconds

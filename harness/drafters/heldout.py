@@ -2,9 +2,9 @@
 
 Shapes: B conversations, A anchors, R = B x A blocks, D drafted tokens, V vocabulary, K candidates, N tree nodes.
 
-The text was sampled by the target at the conversation's temperature, so following it through a draft tree is what an exact
-verifier does; with anchors uniform over tokens the mean estimates the acceptance length per *token* position, not per round
-(rounds start more often where acceptance is short). It says nothing about speed.
+The text was sampled by the target at the conversation's temperature, so following it through a draft tree is what an
+exact verifier does; with anchors uniform over tokens the mean estimates the acceptance length per *token* position,
+not per round (rounds start more often where acceptance is short). It says nothing about speed.
 """
 
 from collections.abc import Callable
@@ -31,24 +31,25 @@ def measure(
     mask_token_id: int,
     num_slots: int,
     budgets: list[int],
-    plain: bool = False,
+    keep: Tensor | None = None,
     rows_at_once: int = 20,
 ) -> dict[str, dict[str, float]]:
     """Acceptance length (bonus token included) by temperature, for a chain and each tree budget, with counts.
 
-    plain: only conversations whose user turn the target began by itself. Anchors are the same at every call.
+    A temperature without conversations has a count of 0 and no lengths. keep: bool [R], the conversations of the
+    corpus to look at; default all. Anchors are the same at every call.
     """
     found = {}
     for heat in temperatures:
         fits = corpus.heldout(recipe.every) & ((corpus.temperature - heat).abs() < 1e-3)
         fits &= corpus.length.clamp(max=num_slots) - corpus.start >= block_size + 4
-        if plain:
-            fits &= corpus.opener < 0
+        if keep is not None:
+            fits &= keep
         rows = fits.nonzero().flatten()[: recipe.conversations]
         sums: dict[str, float] = {}
         with torch.random.fork_rng(devices=[rows.device] if rows.device.type == "cuda" else []):
             torch.manual_seed(0)
-            for some in rows.split(rows_at_once):
+            for some in rows.split(rows_at_once) if len(rows) else ():
                 batch = corpus.batch(some, num_slots)
                 for name, length in _lengths(draft, batch, recipe.anchors, block_size, mask_token_id, budgets).items():
                     sums[name] = sums.get(name, 0.0) + float(length.double().sum())

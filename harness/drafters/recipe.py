@@ -1,11 +1,9 @@
-"""The drafter recipe as typed values, and the one place where conf/drafter.yaml is composed."""
+"""The drafter recipe as typed values, from conf/drafter.yaml."""
 
 import json
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +81,10 @@ def read_recipe(arguments: list[str]) -> Recipe:
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
-    """conf/drafter.yaml with Hydra overrides, as plain values."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
+    """conf/drafter.yaml with Hydra overrides, as plain values. Raises ValueError for keys that do not exist."""
+    from harness.compose import compose_values  # needs Hydra, which a training machine may lack
 
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return OmegaConf.to_container(hydra_compose("drafter", overrides), resolve=True)  # type: ignore[return-value]
-    except HydraException as error:
-        raise ValueError(f"conf/drafter.yaml: {error}") from None
+    return compose_values(overrides, "drafter")
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

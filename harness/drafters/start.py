@@ -1,10 +1,11 @@
 """The untrained drafter: its shape follows the target, and its weights may start from the target's last layers.
 
-A random start answers every mask with the mask token's own embedding, which a tied LM head rates far above all else (loss
-61 where uniform guessing gives 10.8). Layers copied from the target write much more than the embedding holds.
+A random start answers every mask with the mask token's own embedding, which a tied LM head rates far above all else
+(loss 61 where uniform guessing gives 10.8). Layers copied from the target write much more than the embedding holds.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,18 +42,23 @@ def new_network(recipe: NetworkRecipe, target: PreTrainedModel) -> tuple[Drafter
     if recipe.init == "target":
         _copy_last_layers(network, target)
     else:
-        for layer in network.layers:
+        for layer in network.each_layer():
             for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * recipe.num_layers))
-        network.norm.load_state_dict(target.base_model.norm.state_dict())
+        network.norm.load_state_dict(_backbone(target).norm.state_dict())
     return drafter, network
+
+
+def _backbone(target: PreTrainedModel) -> Any:
+    """The module with `layers` and `norm`, as Llama-like models have them."""
+    return target.base_model
 
 
 @torch.no_grad()
 def _copy_last_layers(network: DFlashNetwork, target: PreTrainedModel) -> None:
     """Layers, norms and, for the context, the last feature layer passed straight through `fc`."""
-    layers = target.base_model.layers[-len(network.layers) :]
-    for ours, theirs in zip(network.layers, layers, strict=True):
+    layers = _backbone(target).layers[-len(network.layers) :]
+    for ours, theirs in zip(network.each_layer(), layers, strict=True):
         fresh = {
             name: value
             for name, value in ours.state_dict().items()
@@ -69,4 +75,4 @@ def _copy_last_layers(network: DFlashNetwork, target: PreTrainedModel) -> None:
     network.fc.weight.normal_(std=0.02)
     network.fc.weight[:, -hidden:] += torch.eye(hidden)
     network.hidden_norm.weight.copy_(torch.stack([layer.input_layernorm.weight.float() for layer in layers]).mean(0))
-    network.norm.load_state_dict(target.base_model.norm.state_dict())
+    network.norm.load_state_dict(_backbone(target).norm.state_dict())

@@ -2,10 +2,10 @@
 
 Shapes: B conversations, S slots, A anchors of a conversation, D drafted tokens, V vocabulary, F feature width.
 
-Resumable: text lies in shards, weights and optimizer in `work_dir/state.pt`; the same command goes on. The drafter that
-was best on held-out conversations is what `output_dir` holds. Loss and block layout: DFlash, arXiv 2602.06036; labels are
-the target's own distribution at each place of the text, whose expectation is the marginal that the drafter estimates, so
-they carry less noise than the sampled tokens.
+Resumable: text lies in shards, weights and optimizer in `work_dir/state.pt`; the same command goes on. The drafter
+that was best on held-out conversations is what `output_dir` holds. Loss and block layout: DFlash, arXiv 2602.06036;
+labels are the target's own distribution at each place of the text, whose expectation is the marginal that the drafter
+estimates, so they carry less noise than the sampled tokens.
 """
 
 import json
@@ -25,7 +25,6 @@ from harness.drafters.checkpoint import write_checkpoint
 from harness.drafters.corpus import Batch, Corpus, Sampler, write_shard
 from harness.drafters.generate import Conversation, Generator, stop_after
 from harness.drafters.heldout import measure
-from harness.drafters.network import DFlashNetwork
 from harness.drafters.recipe import Recipe, compose, plain, read_recipe
 from harness.drafters.start import new_network
 
@@ -38,24 +37,24 @@ def log(*words: Any) -> None:
 
 def fill(recipe: Recipe, target: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
     """Generate until the shards hold generate.tokens answer tokens, or generate.seconds have passed."""
-    have = Corpus(folder, "cpu").num_response_tokens() if list(folder.glob("shard-*.safetensors")) else 0
     num_shards = len(list(folder.glob("shard-*.safetensors")))
-    if have >= recipe.generate.tokens:
-        return
-    generator = Generator(target, tokenizer, recipe.generate, recipe.seed + num_shards)
+    have = Corpus(folder, "cpu").num_response_tokens() if num_shards else 0
     late = stop_after(recipe.generate.seconds)
     shard: list[Conversation] = []
-    fresh = 0
-    for some in generator.conversations(lambda: late() or have + fresh >= recipe.generate.tokens):
+    generator = Generator(target, tokenizer, recipe.generate, recipe.seed + num_shards)
+    finished = generator.conversations()
+    while have < recipe.generate.tokens and not late():
+        some = next(finished)
         shard += some
-        fresh += sum(len(c.tokens) - c.response_start for c in some)
+        have += sum(len(c.tokens) - c.response_start for c in some)
         if sum(len(c.tokens) for c in shard) >= recipe.generate.shard_tokens:
             write_shard(folder, shard)
-            log("answer tokens", have + fresh)
+            log("answer tokens", have)
             shard = []
+    finished.close()
     if shard:
         write_shard(folder, shard)
-    log("answer tokens", have + fresh, "lost user turns", generator.num_lost, "of", generator.num_rows)
+    log("answer tokens", have, "lost user turns", generator.num_lost, "of", generator.num_rows)
 
 
 class Trainer:
@@ -77,7 +76,7 @@ class Trainer:
 
     @torch.no_grad()
     def features(self, ids_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """(features [B, S, F], last hidden states [B, S, H]) of the frozen target. Padding on the right needs no mask."""
+        """(features [B, S, F], last hidden states [B, S, H]) of the frozen target; right padding needs no mask."""
         out = self.target.base_model(input_ids=ids_BS, output_hidden_states=True, use_cache=False)
         feature_BSF = torch.cat([out.hidden_states[i + 1] for i in self.config.target_layer_ids], -1)
         return feature_BSF, out.last_hidden_state
@@ -136,12 +135,15 @@ class Trainer:
         while (progress := self.progress()) < 1:
             if train.call_seconds and time.monotonic() - BEGIN >= train.call_seconds:
                 break
-            rate = min(1.0, (state["step"] + 1) / train.warmup_steps) * (
-                0.01 + 0.99 * (1 + math.cos(math.pi * progress)) / 2
-            )
+            rate = min(1.0, (state["step"] + 1) / train.warmup_steps)
+            rate *= 0.01 + 0.99 * (1 + math.cos(math.pi * progress)) / 2
             for group in self.optimizer.param_groups:
                 group["lr"] = train.lr * rate
-            batch, anchors = sampler.draw(self.recipe.seed * 1_000_003 + state["step"])
+            seed = (
+                self.recipe.seed * 1_000_003 + state["step"]
+            )  # of this step alone, so that a resumed run draws the same
+            torch.manual_seed(seed)
+            batch, anchors = sampler.draw(seed)
             feature_BSF, last_BSH = self.features(batch.ids_BS)
             loss, right_D = self.loss(batch, feature_BSF, last_BSH, random_anchors(batch, anchors))
             self.optimizer.zero_grad(set_to_none=True)
@@ -172,12 +174,12 @@ class Trainer:
         return head(self.hidden(batch, self.features(batch.ids_BS)[0], blocks).to(head.weight.dtype))
 
     @torch.no_grad()
-    def measure(self, budgets: list[int], plain_only: bool = False) -> dict[str, dict[str, float]]:
+    def measure(self, budgets: list[int], keep: Tensor | None = None) -> dict[str, dict[str, float]]:
         net, generate = self.recipe.network, self.recipe.generate
         self.network.eval()
         found = measure(
             self.draft, self.corpus, self.recipe.heldout, generate.temperatures, block_size=net.block_size,
-            mask_token_id=net.mask_token_id, num_slots=generate.max_length, budgets=budgets, plain=plain_only,
+            mask_token_id=net.mask_token_id, num_slots=generate.max_length, budgets=budgets, keep=keep,
         )  # fmt: skip
         self.network.train()
         return found
@@ -185,7 +187,9 @@ class Trainer:
     def keep_best(self, output_dir: Path) -> None:
         """Write the drafter when its chain acceptance length, averaged over temperatures, is the best so far."""
         found = self.measure([])
-        chain = {heat: round(row["chain"], 4) for heat, row in found.items()}
+        chain = {heat: round(row["chain"], 4) for heat, row in found.items() if row["conversations"]}
+        if not chain:
+            raise ValueError("heldout.every: no conversation is held out; lower it, or raise generate.tokens")
         mean = sum(chain.values()) / len(chain)
         self.state["history"].append(
             {"step": self.state["step"], "elapsed_s": round(self.state["elapsed"], 1), "chain": chain}
@@ -206,7 +210,8 @@ def load_target(recipe: Recipe) -> tuple[PreTrainedModel, Any, str]:
         model = compose_run(["model=smollm2_135m"]).model
         folder = str(fetch(model.target, model.source, key="model.target").path)
     device = recipe.device if recipe.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval().requires_grad_(False)
+    target: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    target = target.to(device).eval().requires_grad_(False)
     return target, AutoTokenizer.from_pretrained(folder), folder
 
 
@@ -229,15 +234,17 @@ def main(arguments: list[str]) -> None:
 
     best = {k: v for file in output.glob("model-*.safetensors") for k, v in load_file(file).items()}
     trainer.network.load_state_dict(best)
-    result = {
+    budgets, held = recipe.heldout.budgets, corpus.heldout(recipe.heldout.every).nonzero().flatten()
+    result: dict[str, Any] = {
         "recipe": plain(recipe),
         "corpus": {"conversations": corpus.num_conversations, "answer_tokens": corpus.num_response_tokens()},
         "parameters": sum(p.numel() for p in trainer.network.parameters()),
-        "heldout": trainer.measure(recipe.heldout.budgets),
-        "heldout_without_openers": trainer.measure(recipe.heldout.budgets, plain_only=True),
+        "heldout": trainer.measure(budgets),
+        "heldout_without_openers": trainer.measure(budgets, corpus.opener < 0),
+        "heldout_without_loops": trainer.measure(budgets, ~corpus.loops(held)),
         "training": trainer.state,
     }
-    for name in ("heldout", "heldout_without_openers"):
+    for name in (key for key in result if key.startswith("heldout")):
         for heat, row in result[name].items():
             log(name, "T", heat, {k: round(v, 3) for k, v in row.items()})
     (output / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -20,12 +20,13 @@ HIDDEN, VOCAB, BLOCK, MASK, LAYER_IDS = 32, 61, 5, 7, [0, 2, 3]
 TARGET = LlamaConfig(hidden_size=HIDDEN, vocab_size=VOCAB, num_hidden_layers=4, num_attention_heads=4)
 
 
-@pytest.fixture()
+@pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     network = Qwen3Config(
         hidden_size=HIDDEN, vocab_size=VOCAB, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, intermediate_size=48, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e4},
+        head_dim=16, intermediate_size=48, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 5e4},
     )  # fmt: skip
     state = {k: torch.randn_like(v) * 0.3 + (1.0 if "norm" in k else 0.0)
              for k, v in DFlashNetwork(network, len(LAYER_IDS) * HIDDEN).state_dict().items()}  # fmt: skip
@@ -34,7 +35,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture()
+@pytest.fixture
 def shared() -> tuple[nn.Embedding, nn.Linear]:
     torch.manual_seed(1)
     return nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
@@ -127,7 +128,7 @@ def test_batch_equals_single(checkpoint: Path, shared) -> None:
 
 def test_public_layout(checkpoint: Path, shared) -> None:
     raw = json.loads((checkpoint / "config.json").read_text())
-    assert raw["architectures"] == ["DFlashDraftModel"] and raw["model_type"] == "qwen3"
+    assert (raw["architectures"], raw["model_type"]) == (["DFlashDraftModel"], "qwen3")
     assert raw["dflash_config"] == {"mask_token_id": MASK, "target_layer_ids": LAYER_IDS}
     assert (raw["block_size"], raw["num_target_layers"], raw["rope_theta"]) == (BLOCK, 4, 5e4)
     assert len(list(checkpoint.glob("model-*-of-*.safetensors"))) > 1
