@@ -47,8 +47,16 @@ sync: $(STAMP) ## upload the offline W&B folders of finished runs; RUNS='outputs
 certify: $(STAMP) ## prove on this machine that a setting keeps the target's distribution; same words as for eval
 	$(BIN)/python -m harness.certify $(FORWARD) $(ARGS)
 
-report: $(STAMP) ## compare runs: RUNS='outputs/A outputs/B', default the newest and all that agree with it
-	$(BIN)/python -m harness.report $(RUNS) $(ARGS)
+REPORT := outputs/report
+
+report: $(STAMP) ## table here, page in outputs/report: SWEEP=NAME or RUNS='outputs/A outputs/B', default the newest and its likes
+	$(BIN)/python -m harness.report --html $(REPORT)/index.html --markdown $(REPORT)/report.md \
+	  $(if $(SWEEP),--sweep $(SWEEP)) $(RUNS) $(ARGS)
+
+.PHONY: report-wandb
+report-wandb: $(STAMP) ## the same runs as a W&B report: saved online where there is a key, else a checked specification
+	$(BIN)/python -m harness.report.wandb_report --out $(REPORT)/wandb_report.json \
+	  $(if $(SWEEP),--sweep $(SWEEP)) $(RUNS) $(ARGS)
 
 drafter: $(STAMP) ## train a drafter (needs a CUDA device to be worth it)
 	$(BIN)/python -m harness.drafters.train $(FORWARD) $(ARGS)

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.report import page, selection, thresholds
-from harness.report.compare import CannotCompare, refuse_differences
-from harness.report.groups import Report, report
 from harness.report.recommend import Limits
 from harness.report.render import markdown, print_report
 
@@ -25,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     limits = Limits(options.quality_margin, options.max_tpot_ms)
     try:
         conditions = [thresholds.parse(text) for text in options.fail_if]
-        found = read(options.runs, options.outputs, options.sweep)
+        found = selection.read(options.runs, options.outputs, options.sweep)
         written = {
             options.html: page.html(found, limits, options.tree_sample) if options.html else "",
             options.markdown: markdown(found, limits) if options.markdown else "",
@@ -43,24 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
     for line in failed:
         print(f"report: failed {line}", file=sys.stderr)
     return FAILED if failed else 0
-
-
-def read(names: list[str], outputs: str, sweep: str | None) -> Report:
-    """The runs named, those of a sweep, or the newest and all that agree with it.
-
-    Two runs are a comparison: they must agree in all but their mode. More are sorted into groups that do, and what
-    differs between groups beyond the factors of a table is listed. Raises CannotCompare.
-    """
-    if sweep is not None:
-        if names:
-            raise CannotCompare("--sweep takes all runs of a sweep: name runs or a sweep, not both")
-        return report(*selection.swept(outputs, sweep))
-    if not names:
-        return report(*selection.newest(outputs))
-    runs = selection.named(names)
-    if len(runs) == 2:
-        refuse_differences(runs)
-    return report(runs, [])
 
 
 def _parser() -> argparse.ArgumentParser:

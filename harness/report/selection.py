@@ -5,8 +5,27 @@ from pathlib import Path
 from harness.launch.sweep import FOLDER as SWEEPS
 from harness.launch.sweep import Sweep
 from harness.records import RunFolder
-from harness.report.compare import CannotCompare, Run, agree
+from harness.report.compare import CannotCompare, Run, agree, refuse_differences
+from harness.report.groups import Report, report
 from harness.report.table import Table
+
+
+def read(names: list[str], outputs: str, sweep: str | None) -> Report:
+    """The runs named, those of a sweep, or the newest and all that agree with it.
+
+    Two runs are a comparison: they must agree in all but their mode. More are sorted into groups that do, and what
+    differs between groups beyond the factors of a table is listed. Raises CannotCompare.
+    """
+    if sweep is not None:
+        if names:
+            raise CannotCompare("--sweep takes all runs of a sweep: name runs or a sweep, not both")
+        return report(*swept(outputs, sweep))
+    if not names:
+        return report(*newest(outputs))
+    runs = named(names)
+    if len(runs) == 2:
+        refuse_differences(runs)
+    return report(runs, [])
 
 
 def named(paths: list[str]) -> list[Run]:

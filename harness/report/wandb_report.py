@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.report.__main__ import read
 from harness.report.compare import Run
 from harness.report.groups import temperature
+from harness.report.selection import read
 
 PACKAGE = "wandb-workspaces"
 TESTED = ((0, 4, 13), (0, 5))  # from, and below
@@ -105,7 +105,9 @@ def save(runs: list[Run], *, title: str, project: str, entity: str) -> str:
     import wandb
 
     try:
-        report = compose(runs, title=title, project=project, entity=entity or str(wandb.Api().default_entity), online=True)
+        report = compose(
+            runs, title=title, project=project, entity=entity or str(wandb.Api().default_entity), online=True
+        )
         spec(report)
         return str(report.save().url)
     except Exception as error:  # the library raises bare exceptions
