@@ -101,7 +101,7 @@ def parts(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
         yield from state(exact, some, settings.float64_tokens, settings, tell)
         exact.close()
     if settings.equality_tokens and bench.dtype != "float64":
-        yield from equality(bench, requests, settings.equality_tokens, settings, tell)
+        yield from equality(bench, requests[: settings.equality_samples], settings.equality_tokens, settings, tell)
     yield from toy_lines(cell.serving, Filters(0.8), settings.toy_draws, settings.seed, tell)
     yield edge_coins(cell.serving)
     yield from redraws(cell, bench, tell)
