@@ -128,12 +128,9 @@ def _compose(overrides: list[str], config_name: str) -> dict[str, Any]:
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         _check_choices([o for o in parsed if _is_choice(o)])
         try:
-            base = hydra_compose(config_name, [o.input_line or "" for o in parsed if _is_choice(o)])
-            for override in parsed:
-                if not _is_choice(override):
-                    _check_key(override, base)
             config = hydra_compose(config_name, overrides)
         except (HydraException, OmegaConfBaseException) as error:
+            _explain_keys(parsed, config_name)
             raise ConfigError(_first_line(error)) from error
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
@@ -197,6 +194,17 @@ def _check_key(override: Override, base: DictConfig) -> None:
             where = ".".join(path[: depth + 1])
             raise ConfigError(f"{where}: no such key. {_allowed(key, allowed)}")
         node = None if OmegaConf.is_missing(node, key) else node[key]
+
+
+def _explain_keys(parsed: list[Override], config_name: str) -> None:
+    """Raises ConfigError in our words where a key is at fault. Costs a second composition, so only after an error."""
+    try:
+        base = hydra_compose(config_name, [o.input_line or "" for o in parsed if _is_choice(o)])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_first_line(error)) from error
+    for override in parsed:
+        if not _is_choice(override):
+            _check_key(override, base)
 
 
 def _allowed(given: str, allowed: list[str]) -> str:

@@ -10,6 +10,12 @@ from harness.runs import run_id
 GROUPS = ("model", "hardware", "engine", "speculative", "sampling", "task", "tracking", "experiment")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 NEEDS = {("task", "jsonl"): ["task.path=prompts.jsonl"]}
+# A preset of several cells is no run; what its cells share is. tests/launch/test_cells.py composes the cells.
+NEEDS |= {
+    ("experiment", path.stem): ["~sweep"]
+    for path in (CONF / "experiment").glob("*.yaml")
+    if "\nsweep:" in path.read_text()
+}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)

@@ -68,10 +68,12 @@ def end_with_parent() -> None:
 
 
 def _last_line(log: Path, begin: int) -> str:
-    """The error that the child printed, or else its last line."""
+    """The error that the child printed, on one line, or else its last line."""
     lines = [line.strip() for line in log.read_bytes()[begin:].decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("error: ")]
-    return (said or lines or [""])[-1][:300]
+    for place, line in enumerate(lines):
+        if line.startswith("error: "):
+            return " ".join(lines[place:])[:400]
+    return lines[-1][:400] if lines else ""
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def word(key: str, value: Any) -> str:
         return f"{key}={'null' if value is None else str(value).lower()}"
     if not isinstance(value, str):
         return f"{key}={value}"
-    if re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and yaml.safe_load(value) == value:
+    if re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
         return f"{key}={value}"
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"{key}='{escaped}'"

@@ -54,7 +54,9 @@ def state_of(sweep: Sweep, cell: Cell, queue: Mapping[str, str]) -> CellState:
             state, why = "finished", _before(sweep, events)
     elif state == "ended":
         state, why = "failed", why or "it ended and left no run.json"
-    return CellState(state=state, done=done, planned=manifest.samples_planned if manifest else None, tries=tries, why=why)
+    return CellState(
+        state=state, done=done, planned=manifest.samples_planned if manifest else None, tries=tries, why=why
+    )
 
 
 def unfinished(cell: Cell, run: RunFolder, manifest: RunManifest) -> str:
