@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.report import page, selection, thresholds
+from harness.report.advice import advise
 from harness.report.recommend import Limits
 from harness.report.render import markdown, print_report
 
@@ -20,18 +21,18 @@ FAILED = 3
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console()
-    limits = Limits(options.quality_margin, options.max_tpot_ms)
     try:
         conditions = [thresholds.parse(text) for text in options.fail_if]
         found = selection.read(options.runs, options.outputs, options.sweep)
+        advice = advise(found, Limits(options.quality_margin, options.max_tpot_ms))
         written = {
-            options.html: page.html(found, limits, options.tree_sample) if options.html else "",
-            options.markdown: markdown(found, limits) if options.markdown else "",
+            options.html: page.html(found, advice, options.tree_sample) if options.html else "",
+            options.markdown: markdown(found, advice) if options.markdown else "",
         }
     except ValueError as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
-    print_report(found, limits, console)
+    print_report(found, advice, console)
     for file, text in written.items():
         if file:
             Path(file).parent.mkdir(parents=True, exist_ok=True)

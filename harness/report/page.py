@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.report import curves, plots, tables
+from harness.report.advice import Advice
 from harness.report.curves import Chart
 from harness.report.groups import Group, Report
-from harness.report.halves import choose_budgets
-from harness.report.recommend import Limits, Recommendation, recommend
+from harness.report.recommend import Recommendation
 from harness.report.reproduce import origins
 from harness.report.roofline import floor, stages
 from harness.report.statistics import Estimate
@@ -39,7 +39,7 @@ class Card:
     lines: list[str]
 
 
-def html(report: Report, limits: Limits, tree_sample: str | None = None) -> str:
+def html(report: Report, advice: Advice, tree_sample: str | None = None) -> str:
     """Raises CannotCompare when `tree_sample` was not traced."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -50,8 +50,7 @@ def html(report: Report, limits: Limits, tree_sample: str | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    recommendations = [recommend(group, report.summaries, limits) for group in report.groups]
-    choices = [(group, choice) for group in report.groups for choice in choose_budgets(group)]
+    recommendations = advice.recommendations
     script = (TEMPLATES / "viewer.js").read_text()
     budget = [chart for group in report.groups for chart in curves.budget_charts(group)]
     context = [table for group in report.groups if (table := tables.context_table(group, report))]
@@ -67,11 +66,11 @@ def html(report: Report, limits: Limits, tree_sample: str | None = None) -> str:
         speed=tables.speed_table(report),
         acceptance=tables.acceptance_table(report),
         context=context,
-        limits=limits,
+        limits=advice.limits,
         recommendations=[
             (found.group.title, found.text, tables.recommendation_table(found)) for found in recommendations
         ],
-        budgets=tables.budget_table(choices) if choices else None,
+        budgets=tables.budget_table(advice.budgets) if advice.budgets else None,
         curves=_unique([*budget, *curves.temperature_charts(report)], "c"),
         distributions=_unique([c for g in report.groups for c in curves.acceptance_charts(g, report)], "d"),
         bars=_unique([chart for group in report.groups for chart in _bars(group, report)], "s"),

@@ -5,10 +5,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report import tables
+from harness.report.advice import Advice
 from harness.report.compare import Column, Comparison
-from harness.report.groups import Group, Report, labels
-from harness.report.halves import choose_budgets
-from harness.report.recommend import Limits, recommend
+from harness.report.groups import Report, labels
+from harness.report.recommend import Limits
 from harness.report.reproduce import origins
 from harness.report.statistics import Estimate
 
@@ -43,13 +43,15 @@ def notes(comparison: Comparison) -> list[str]:
     return [*comparison.notes, *fixed]
 
 
-def print_report(report: Report, limits: Limits, console: Console) -> None:
+def print_report(report: Report, advice: Advice, console: Console) -> None:
     for line in report.notices:
         console.print(Text(line, style="yellow"))
     if report.cells:
         _print_table(report.cells, console)
-    for group in report.groups:
-        _print_group(group, report, limits, console)
+    for group, found in zip(report.groups, advice.recommendations, strict=True):
+        _print_table(tables.Table(f"Comparison of runs: {group.title}", *table(group.comparison)), console)
+        for line in [*notes(group.comparison), found.text]:
+            console.print(Text(line))
     for line in report.left_out:
         console.print(Text(f"Left out {line}", style="dim"))
 
@@ -63,13 +65,7 @@ def _print_table(one: tables.Table, console: Console) -> None:
     console.print(shown)
 
 
-def _print_group(group: Group, report: Report, limits: Limits, console: Console) -> None:
-    _print_table(tables.Table(f"Comparison of runs: {group.title}", *table(group.comparison)), console)
-    for line in [*notes(group.comparison), recommend(group, report.summaries, limits).text]:
-        console.print(Text(line))
-
-
-def markdown(report: Report, limits: Limits) -> str:
+def markdown(report: Report, advice: Advice) -> str:
     lines = ["# Comparison of runs", "", *(f"> {line}" for line in report.notices)]
     lines += _markdown_table(report.cells) if report.cells else []
     for group in report.groups:
@@ -77,17 +73,15 @@ def markdown(report: Report, limits: Limits) -> str:
         lines += ["", f"## {_flat(group.title)}", "", _line(header), _line(["-"] + ["-:"] * len(group.columns))]
         lines += [_line(row) for row in rows]
         lines += ["", *(f"- {_flat(note)}" for note in notes(group.comparison))]
-    found = [recommend(group, report.summaries, limits) for group in report.groups]
-    choices = [(group, choice) for group in report.groups for choice in choose_budgets(group)]
     shown = [*tables.paper_tables(report), tables.quality_table(report), tables.speed_table(report)]
     shown += [tables.acceptance_table(report)]
     shown += [context for group in report.groups if (context := tables.context_table(group, report))]
-    shown += [tables.budget_table(choices)] if choices else []
+    shown += [tables.budget_table(advice.budgets)] if advice.budgets else []
     for one in shown:
         lines += _markdown_table(one)
     lines += ["", "## Which setting to ship", ""]
-    lines += [f"Limits: a loss of at most {limits.quality_margin:g} in score, {_latency(limits)}."]
-    for recommendation in found:
+    lines += [f"Limits: a loss of at most {advice.limits.quality_margin:g} in score, {_latency(advice.limits)}."]
+    for recommendation in advice.recommendations:
         lines += [
             "",
             f"{_flat(recommendation.group.title)}: {_flat(recommendation.text)}",
