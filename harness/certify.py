@@ -102,8 +102,10 @@ def parts(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
         exact.close()
     if settings.equality_tokens and bench.dtype != "float64":
         yield from equality(bench, requests[: settings.equality_samples], settings.equality_tokens, settings, tell)
-    yield from toy_lines(cell.serving, Filters(0.8), settings.toy_draws, settings.seed, tell)
-    yield edge_coins(cell.serving)
+    device, verifiers = bench.target.device, usable(cell, bench)
+    yield from toy_lines(cell.serving, verifiers, Filters(0.8), settings.toy_draws, settings.seed, tell, device)
+    if "kernel" in verifiers:
+        yield edge_coins(cell.serving, device)
     yield from redraws(cell, bench, tell)
     tell("the real run")
     yield from real_run(bench, requests, settings)
@@ -123,8 +125,21 @@ def redraws(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
         contexts = find_contexts(bench, cell.requests, filters, cell.settings)
         yield from redrawn(cell.serving, serves, contexts, cell.settings, tell)
         if filters == Filters(temperatures[-1]):
-            for other in sorted(set(cell.serving.redraw) - {serves}):
+            for other in sorted(set(usable(cell, bench)) - {serves}):
                 yield from redrawn(cell.serving, other, contexts, cell.settings, tell)
+
+
+def usable(cell: Cell, bench: Any) -> list[str]:
+    """Every verifier; a machine without the real kernel can still certify the two others."""
+    from harness.decoding.verify_kernel import find_kernel
+
+    try:
+        find_kernel(bench.target.device.type)
+    except ValueError:
+        if cell.setup.mode.verifier == "kernel":
+            raise
+        return [name for name in cell.serving.verify if name != "kernel"]
+    return list(cell.serving.verify)
 
 
 def fitted(settings: CertifySettings, config: EvalConfig) -> CertifySettings:

@@ -26,8 +26,16 @@ class Context:
 
     @classmethod
     def of_row(cls, b: int, tree: DraftTree, logits_BNV: Tensor, index_B: Tensor, filters: Filters) -> "Context":
-        rows = (t[b : b + 1] for t in (tree.token_BN, tree.parent_BN, tree.depth_BN, tree.score_BN, tree.count_B))
-        return cls(DraftTree(*rows, depth_limit=tree.max_depth), logits_BNV[b : b + 1], int(index_B[b]), filters)
+        mine = slice(b, b + 1)
+        row = DraftTree(
+            token_BN=tree.token_BN[mine],
+            parent_BN=tree.parent_BN[mine],
+            depth_BN=tree.depth_BN[mine],
+            score_BN=tree.score_BN[mine],
+            count_B=tree.count_B[mine],
+            depth_limit=tree.max_depth,
+        )
+        return cls(row, logits_BNV[mine], int(index_B[b]), filters)
 
     def law(self, node: int) -> Law:
         if node not in self._laws:

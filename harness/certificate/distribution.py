@@ -111,19 +111,20 @@ def add_draws(tally: Tally, context: Context, verified: Verified) -> None:
         tally.add(context.law(node), context.mass_before_V(node), tokens[nodes == node])
 
 
-def edge_coins(serving: Serving, draws: int = 4096) -> Line:
+def edge_coins(serving: Serving, device: torch.device | str = "cpu", draws: int = 4096) -> Line:
     """Coins at both ends of their range must not make the kernel emit a token of probability 0."""
-    token = torch.arange(4, 7)
-    tree = chain(torch.zeros(3, dtype=torch.int64), token[:, None], torch.full((3, 1), -1.0))
-    p_BNV = torch.softmax(torch.linspace(0, 2, 8), 0).expand(3, 2, 8).clone()
-    p_BNV[torch.arange(3), 0, token] = 0.0  # the draft is a token that the target never takes
+    row, token = torch.arange(3, device=device), torch.arange(4, 7, device=device)
+    tree = chain(torch.zeros_like(token), token[:, None], torch.full((3, 1), -1.0, device=device))
+    p_BNV = torch.softmax(torch.linspace(0, 2, 8, device=device), 0).expand(3, 2, 8).clone()
+    p_BNV[row, 0, token] = 0.0  # the draft is a token that the target never takes
     impossible = 0
     for coin in (serving.lowest_coin, 1.0):
-        coin_BN, final_B = torch.full((3, 2), coin), torch.full((3,), max(coin, 2.0**-24))
+        coin_BN = torch.full((3, 2), coin, device=device)
+        final_B = torch.full((3,), max(coin, 2.0**-24), device=device)
         verified = accept_by_kernel(tree, p_BNV, coin_BN, final_B, torch.zeros_like(p_BNV))
         first_B = torch.where(verified.num_accepted_B > 0, token, verified.bonus_B)
-        impossible += int((p_BNV[torch.arange(3), 0, first_B] <= 0).sum())
-    coins = uniform(torch.arange(draws)[:, None], torch.arange(64), 0)
+        impossible += int((p_BNV[row, 0, first_B] <= 0).sum())
+    coins = uniform(torch.arange(draws, device=device)[:, None], torch.arange(64, device=device), 0)
     impossible += int(((coins <= 0) | (coins > 1)).sum())
     return exact_line(
         part="distribution",

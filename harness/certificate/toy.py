@@ -29,12 +29,12 @@ AT_ONCE = 50_000
 
 
 class Toy:
-    def __init__(self, filters: Filters):
+    def __init__(self, filters: Filters, device: torch.device | str = "cpu"):
         random = torch.Generator().manual_seed(20251107)
         self.filters = filters
-        self.logits = torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=random) * 1.2
+        self.logits = (torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=random) * 1.2).to(device)
         noise = torch.randn(VOCABULARY, DEPTH, VOCABULARY, generator=random)
-        self.draft_logits = 0.5 * noise + 0.7 * self.logits.mean(0)[:, None]
+        self.draft_logits = 0.5 * noise.to(device) + 0.7 * self.logits.mean(0)[:, None]
 
     def build(self, root_B: Tensor, draft_logits_BDV: Tensor | None) -> DraftTree:
         assert draft_logits_BDV is not None
@@ -43,10 +43,11 @@ class Toy:
 
     def decode(self, verify: Verifier, build: Build, streams: Tensor) -> np.ndarray:
         """int64 [B, LENGTH]: the outputs of B generations."""
+        device = self.logits.device
         given = self.filters.temperature, self.filters.top_k, self.filters.top_p, self.filters.min_p
-        sampling = sampling_batch([SamplingParams(*given, stream) for stream in streams.tolist()])
-        row_B = torch.arange(len(streams))
-        token = torch.zeros(len(streams), 2 + LENGTH + 2 * (DEPTH + 1), dtype=torch.int64)
+        sampling = sampling_batch([SamplingParams(*given, stream) for stream in streams.tolist()], device)
+        row_B = torch.arange(len(streams), device=device)
+        token = row_B.new_zeros(len(streams), 2 + LENGTH + 2 * (DEPTH + 1))
         token[:, 0], token[:, 1] = START
         done_B = torch.zeros_like(row_B)  # tokens drawn; the root stands at column 1 + done
         while bool((done_B < LENGTH).any()):
@@ -63,19 +64,27 @@ class Toy:
                 place_B = 2 + at_B + step
                 token[row_B, place_B] = torch.where(step <= accepted_B, drawn[:, step], token[row_B, place_B])
             done_B = at_B + 1 + accepted_B
-        return token[:, 2 : 2 + LENGTH].numpy()
+        return token[:, 2 : 2 + LENGTH].cpu().numpy()
 
     def laws(self) -> dict[tuple[int, int], Law]:
-        pairs = itertools.product(range(VOCABULARY), repeat=2)
-        return {pair: Law(self.logits[pair].double().numpy(), self.filters) for pair in pairs}
+        pairs = itertools.product(range(VOCABULARY), range(VOCABULARY))
+        return {(a, b): Law(self.logits[a, b].double().numpy(force=True), self.filters) for a, b in pairs}
 
 
-def toy_lines(serving: Serving, filters: Filters, draws: int, seed: int, tell: Callable[[str], None]) -> list[Line]:
-    """All three verifiers on the toy: chi-square over all outputs, and z of log p."""
-    toy, lines = Toy(filters), []
+def toy_lines(
+    serving: Serving,
+    verifiers: list[str],
+    filters: Filters,
+    draws: int,
+    seed: int,
+    tell: Callable[[str], None],
+    device: torch.device | str = "cpu",
+) -> list[Line]:
+    """The verifiers on the toy, on the device that serves: chi-square over all outputs, and z of log p."""
+    toy, lines = Toy(filters, device), []
     laws = toy.laws()
     joint, centred, variance = _enumerate(laws)
-    for verifier in serving.verify:
+    for verifier in verifiers:
         started = time.perf_counter()
         seen = np.zeros_like(joint)
         for start in range(0, draws, AT_ONCE):

@@ -65,7 +65,8 @@ class WandbTracker:
                 project=self.project,
                 entity=self.entity,
                 group=self.group,
-                tags=self.tags,
+                tags=[*self.tags, *_tags(manifest)],
+                job_type="cell" if self.group else "run",
                 id=manifest.id,
                 name=manifest.name,
                 dir=str(folder),
@@ -82,8 +83,9 @@ class WandbTracker:
                 "Use tracking=offline or tracking=none to run without it"
             ) from error
         self._run.define_metric(STEP)
-        self._run.define_metric("sample/*", step_metric=STEP)
-        self._run.define_metric("running/*", step_metric=STEP)
+        # The last sample's values are no result of the run: its summary has only what the records come to.
+        self._run.define_metric("sample/*", step_metric=STEP, summary="none")
+        self._run.define_metric("running/*", step_metric=STEP, summary="last")
         for record in run.records():
             self.log(record)
         if earlier_tries:
@@ -113,8 +115,8 @@ class WandbTracker:
                 rows = [[i, share] for i, share in enumerate(positions, start=1)]
                 media["acceptance/position_table"] = wandb.Table(columns=["position", "accepted_share"], data=rows)
             if lines := _certificate_lines(self._folder):
-                columns = list(lines[0])
-                media["certificate/lines"] = wandb.Table(columns=columns, data=[list(line.values()) for line in lines])
+                data = [list(line.values()) for line in lines]
+                media["certificate/lines"] = wandb.Table(columns=[*lines[0]], data=data)
             self._run.log({STEP: self._logged, **media})
             self._run.summary.update(redact(summary))
         finally:
@@ -159,6 +161,14 @@ def _certificate_lines(folder: Path) -> list[dict[str, Any]]:
     """The lines of the exactness certificate that was taken in this run folder, if any."""
     path = folder / "certificate.json"
     return json.loads(path.read_text())["lines"] if path.is_file() else []
+
+
+def _tags(manifest: RunManifest) -> list[str]:
+    """What people filter by: `mode:ddtree`, `task:humaneval`, ... W&B takes tags of at most 64 characters."""
+    words = {"speculative": "mode"}
+    groups = ("speculative", "model", "task", "sampling", "hardware", "engine")
+    named = ((group, (manifest.asked.get(group) or {}).get("name")) for group in groups)
+    return [f"{words.get(group, group)}:{name}"[:64] for group, name in named if name]
 
 
 def _config(manifest: RunManifest) -> dict[str, Any]:

@@ -37,17 +37,17 @@ def test_a_correct_cell_is_green_and_its_runs_refer_to_it(certify, harness):
     # Another verifier has not.
     assert "no certificate" in harness("run.limit=1", "speculative.verifier=walk").stdout
     assert "certificate" not in harness("run.limit=1", "speculative=autoregressive").stdout
-    states = {
-        json.dumps([m.asked["speculative"]["name"], m.asked["speculative"]["verifier"], m.asked["sampling"]["temperature"]]): (
-            m.measured["certificate"], RunFolder(path.parent).summary().get("certificate/status")
-        )
-        for path in certify.outputs.glob("*/run.json") if (m := RunFolder(path.parent).manifest())
-    }  # fmt: skip
+    states = {}
+    for path in certify.outputs.glob("*/run.json"):
+        run = RunFolder(path.parent)
+        asked, measured = run.manifest().asked, run.manifest().measured["certificate"]
+        name = asked["speculative"]["name"], asked["speculative"]["verifier"], asked["sampling"]["temperature"]
+        states[name] = measured, run.summary().get("certificate/status")
     assert states == {
-        '["ddtree", "kernel", 0.6]': ("missing", "missing"),  # it ran before
-        '["ddtree", "kernel", 0.9]': ("green", "green"),
-        '["ddtree", "walk", 0.6]': ("missing", "missing"),
-        '["autoregressive", "kernel", 0.6]': (None, None),
+        ("ddtree", "kernel", 0.6): ("missing", "missing"),  # it ran before
+        ("ddtree", "kernel", 0.9): ("green", "green"),
+        ("ddtree", "walk", 0.6): ("missing", "missing"),
+        ("autoregressive", "kernel", 0.6): (None, None),
     }
 
 
