@@ -98,8 +98,8 @@ def test_the_same_cell_twice_runs_once():
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["sampling=t06,t1", "speculative=dflash,ddtree"], ["sampling=t1", "Did you mean t10", "cell sampling=t1 speculative=dflash"]),
-        (["speculative=dflash,ddtree", "speculative.tree_budget=8"], ["tree_budget: no such key", "cell speculative=dflash"]),
+        (["sampling=t06,t1", "speculative=dflash,ddtree"], ["sampling=t1", "Did you mean t10", "=t1 speculative=dflash"]),
+        (["speculative=dflash,ddtree", "speculative.tree_budget=8"], ["tree_budget: no such", "cell speculative=dflash"]),
         (["sampling.top_p=0.5,7", "sampling.seed=-1,1"], ["top_p=7", "seed=-1", "cell sampling.top_p=0.5 sampling.seed=-1"]),
         (["experiment=budget_sweep", "run.limt=2"], ["run.limt", "Did you mean limit", "(in every cell)"]),
         (["experiment=budget_sweep", "speculative.tree_budget=8"], ["what the cells of experiment=budget_sweep set"]),
@@ -145,7 +145,12 @@ def test_launchers_are_checked_like_everything_else():
 
 
 def test_expand_is_the_product_in_order():
-    assert expand(["a=1,2", "b=x", "c=range(0,2)"]) == [["a=1", "b=x", "c=0"], ["a=1", "b=x", "c=1"], ["a=2", "b=x", "c=0"], ["a=2", "b=x", "c=1"]]  # fmt: skip
+    assert [" ".join(words) for words in expand(["a=1,2", "b=x", "c=range(0,2)"])] == [
+        "a=1 b=x c=0",
+        "a=1 b=x c=1",
+        "a=2 b=x c=0",
+        "a=2 b=x c=1",
+    ]
     assert expand(["a=[1,2]"]) == [["a=[1,2]"]]
     assert preset_sweep(["experiment=smoke"]) == {}
 
