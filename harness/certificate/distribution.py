@@ -34,6 +34,7 @@ def find_contexts(bench: Bench, requests: list[Request], filters: Filters, setti
     """Real contexts of the cell's mode, from runs at these filters. Fewer than asked for when every prompt ends early."""
     mode, found = bench.setup.mode, list[Context]()
     each = math.ceil(settings.contexts / len(requests))
+    length = min(settings.run_tokens, 8 * (each + 1))  # enough for so many rounds, most of the time
     for attempt in range(4):  # another stream where answers were too short
         for request in requests:
             if len(found) >= settings.contexts:
@@ -48,7 +49,7 @@ def find_contexts(bench: Bench, requests: list[Request], filters: Filters, setti
 
             stream = stream_key(settings.seed, f"certify {filters}", request.sample_id, attempt)
             watched = Watched(bench.serving.verify[mode.verifier], see)
-            bench.decode([replace(request, stream=stream)], mode, watched, filters, settings.run_tokens)
+            bench.decode([replace(request, stream=stream)], mode, watched, filters, length)
             found += rows[: settings.contexts - len(found)]
     return found
 

@@ -28,7 +28,7 @@ Mistake = Literal[
 @dataclass(frozen=True, kw_only=True)
 class CertifySettings:
     seed: Annotated[int, Ge(0)] = 0
-    samples: Annotated[int, Ge(1)] = 4  # prompts of the cell's task
+    samples: Annotated[int, Ge(1)] = 8  # prompts of the cell's task
     equality_temperatures: list[Annotated[float, Ge(0), Le(100)]]
     equality_samples: Annotated[int, Ge(1)] = 2
     equality_tokens: Annotated[int, Ge(0)] = 48  # a sample, in the cell's dtype; 0 leaves the comparison out
