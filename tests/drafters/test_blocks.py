@@ -14,9 +14,9 @@ from harness.drafters.blocks import make_blocks, random_anchors
 from harness.drafters.corpus import Corpus, Sampler, write_shard
 from harness.drafters.dflash import DFlashDrafter
 from harness.drafters.generate import Conversation
-from harness.drafters.heldout import followed
+from harness.drafters.heldout import count_rounds, followed, measure_rounds
 from harness.drafters.recipe import checked, compose
-from harness.drafters.train import Trainer
+from harness.drafters.trainer import Trainer
 
 
 @pytest.fixture
@@ -108,6 +108,55 @@ def test_followed_against_a_set_of_prefixes() -> None:
         assert followed(tree.token_BN, tree.parent_BN, tree.valid_BN, label_RD).tolist() == [naive]
         depths.add(naive)
     assert depths >= {0, 1, 2}
+
+
+def test_rounds_against_decoding_one_round_after_the_other(tiny_chat, corpus: Corpus, overrides: list[str]) -> None:
+    """A decoder with the serving drafter, which knows the text as the target's greedy answer, counts the same rounds."""
+    torch.manual_seed(1)
+    trainer = Trainer(checked(compose([*overrides, "network.init=random"])), tiny_chat.target, corpus)
+    corpus.token_T[corpus.offset[7] + 8 : corpus.offset[7] + 20] = 9  # something a drafter may hit
+    rows, target = torch.tensor([2, 7]), tiny_chat.target
+    drafter = DFlashDrafter(trainer.config, target.get_input_embeddings(), target.get_output_embeddings())
+    drafter.network = trainer.network
+
+    def exact(batch, blocks):  # float32, where `draft` of the trainer computes in bfloat16
+        feature_BSF, _ = trainer.features(batch.ids_BS)
+        logits = []
+        for anchor in blocks.position_BQ[0, ::4].tolist():
+            state = drafter.new_state(1, 80)
+            drafter.extend(state, feature_BSF[:, :anchor], torch.tensor([anchor]))
+            logits.append(drafter.propose(state, batch.ids_BS[:, anchor])[0])
+        return torch.stack(logits)[None]
+
+    num_rounds = num_emitted = 0
+    for row in rows:
+        text = corpus.batch(row[None], 64)
+        feature_BSF, _ = trainer.features(text.ids_BS)
+        ids, place, last = text.ids_BS[0].tolist(), int(text.start_B), int(text.end_B) - 1
+        state = drafter.new_state(1, 80)
+        drafter.extend(state, feature_BSF[:, :place], torch.tensor([place]))
+        while place < last:
+            draft = drafter.propose(state, torch.tensor([ids[place]])).argmax(-1)[0].tolist()
+            step = 1
+            while step <= 3 and place + step <= last and draft[step - 1] == ids[place + step]:
+                step += 1
+            drafter.extend(state, feature_BSF[:, place : place + step], torch.tensor([step]))
+            num_emitted += min(step, last - place)
+            num_rounds += 1
+            place += step
+    found = measure_rounds(
+        exact, corpus, rows, block_size=4, mask_token_id=0, num_slots=64, budgets=[3], anchors_at_once=10
+    )
+    assert found["rounds"] == num_rounds
+    assert found["chain"] == pytest.approx(num_emitted / num_rounds)
+    assert found["3"] >= 1
+
+
+def test_count_rounds() -> None:
+    assert count_rounds([]) == 0
+    assert count_rounds([1, 1, 1]) == 3
+    assert count_rounds([2, 9, 1, 8]) == 3
+    assert count_rounds([4, 1, 1, 1]) == 1
 
 
 def test_shards_appear_whole(corpus: Corpus, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.drafters import train
+from harness.drafters import train, trainer
 from harness.drafters.corpus import Corpus
 from harness.drafters.dflash import DFlashDrafter
 from harness.drafters.recipe import checked, compose, plain, read_recipe
@@ -38,17 +38,17 @@ def test_the_recipe_from_text_to_checkpoint(tiny_chat, overrides: list[str], tmp
 def test_more_steps_lower_the_loss(overrides: list[str], tmp_path: Path, tiny_chat) -> None:
     train.main(overrides)
     recipe = checked(compose([*overrides, "train.steps=30", "train.lr=0.02", "network.init=random"]))
-    trainer = train.Trainer(recipe, tiny_chat.target, Corpus(tmp_path / "work/shards", "cpu"))
+    learner = trainer.Trainer(recipe, tiny_chat.target, Corpus(tmp_path / "work/shards", "cpu"))
 
     def loss() -> float:
         torch.manual_seed(0)
-        batch = trainer.corpus.batch(torch.arange(1, 4), 48)
+        batch = learner.corpus.batch(torch.arange(1, 4), 48)
         anchor_BA = batch.start_B[:, None] + torch.arange(8)
         with torch.no_grad():
-            return float(trainer.loss(batch, *trainer.features(batch.ids_BS), anchor_BA)[0])
+            return float(learner.loss(batch, *learner.features(batch.ids_BS), anchor_BA)[0])
 
     before = loss()
-    trainer.run(tmp_path / "other.pt", tmp_path / "other")
+    learner.run(tmp_path / "other.pt", tmp_path / "other")
     assert loss() < before - 0.3
 
 
@@ -57,18 +57,18 @@ def test_an_interrupted_run_ends_with_the_same_weights(overrides: list[str], tmp
     recipe = checked(compose([*overrides, "train.call_seconds=1e6"]))
     corpus = Corpus(tmp_path / "work/shards", "cpu")
 
-    def trainer() -> train.Trainer:
+    def learner() -> trainer.Trainer:
         torch.manual_seed(0)
-        return train.Trainer(recipe, tiny_chat.target, corpus)
+        return trainer.Trainer(recipe, tiny_chat.target, corpus)
 
-    whole = trainer()
+    whole = learner()
     assert whole.run(tmp_path / "whole.pt", tmp_path / "x")
-    first = trainer()
-    monkeypatch.setattr(first, "keep_best", lambda _: monkeypatch.setattr(train, "BEGIN", -1e9))  # at step 3
+    first = learner()
+    monkeypatch.setattr(first, "keep_best", lambda _: monkeypatch.setattr(trainer, "BEGIN", -1e9))  # at step 3
     assert not first.run(tmp_path / "parts.pt", tmp_path / "x")
     assert first.state["step"] == 3
     monkeypatch.undo()
-    second = trainer()
+    second = learner()
     assert second.run(tmp_path / "parts.pt", tmp_path / "x")
     for name, value in whole.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name]), name
