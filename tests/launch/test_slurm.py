@@ -17,7 +17,7 @@ SLURM = (
     "hydra.launcher.time_min=20",
     "hydra.launcher.poll_s=0.5",
 )
-SLOW = 60  # samples of 100 rounds: long enough to be stopped in the middle
+SLOW = {"cancelled": 40, "preempted": 80}  # samples of 100 rounds: long enough to be stopped in the middle
 
 
 @pytest.fixture
@@ -46,8 +46,9 @@ def ended(sweeper: Sweeper, stem: str) -> bool:
     return sweep.events(cell_of(sweep, stem))[-1]["event"] == "ended"
 
 
+@pytest.mark.timeout(900)  # a machine that is busy with other work
 def test_six_cells_are_shown_as_they_ended_and_a_rerun_finishes_the_rest(on_slurm: Sweeper, slurm, tmp_path: Path):
-    slow = [write_prompts(tmp_path / f"{name}.jsonl", SLOW) for name in ("cancelled", "preempted")]
+    slow = [write_prompts(tmp_path / f"{name}.jsonl", count) for name, count in SLOW.items()]
     broken = tmp_path / "raises.jsonl"
     broken.write_text("this is no JSON\n")
     quick = [write_prompts(tmp_path / f"quick{i}.jsonl", 2) for i in range(3)]
@@ -74,7 +75,7 @@ def test_six_cells_are_shown_as_they_ended_and_a_rerun_finishes_the_rest(on_slur
     slurm.command("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=sleep 1")
     wait_for(lambda: ended(on_slurm, "preempted"), process=process)
     before = records(on_slurm, "preempted")
-    assert 2 <= before < SLOW
+    assert 2 <= before < SLOW["preempted"]
     live = on_slurm.look(status=1)  # 1: some cells ended otherwise than finished
     assert re.search(r"preempted\.jsonl │ (preempted, waiting|running) ", live), live
 
@@ -86,17 +87,17 @@ def test_six_cells_are_shown_as_they_ended_and_a_rerun_finishes_the_rest(on_slur
     table = on_slurm.look(status=1)
     for name, state in expected.items():
         assert re.search(rf"{name}\.jsonl │ {state} ", table), table
-    assert re.search(r"raises\.jsonl .*not JSON", table), table
-    assert re.search(rf"preempted\.jsonl │ finished +│ +{SLOW}/{SLOW} │ +2 │ preempted once", table), table
+    assert re.search(r"raises\.jsonl .*not valid JSON", table), table
+    assert re.search(r"preempted\.jsonl │ finished +│ +80/80 │ +2 │ preempted once", table), table
 
     # The certain facts, apart from our own table: the run folders, and what Slurm itself says.
     sweep = on_slurm.sweep()
     folders = {Path(cell.label).stem: RunFolder(sweep.run_folder(cell)) for cell in sweep.cells}
     assert {name for name, run in folders.items() if run.manifest_path.exists()} == set(expected) - {"raises"}
     assert folders["cancelled"].manifest().status == "interrupted"
-    assert len(folders["preempted"].finished()) == SLOW
+    assert len(folders["preempted"].finished()) == SLOW["preempted"]
     lines = (folders["preempted"].path / "records.jsonl").read_text().splitlines()
-    assert len(lines) == SLOW  # the second try decoded nothing again
+    assert len(lines) == SLOW["preempted"]  # the second try decoded nothing again
     cancelled_job = job_of(on_slurm, "cancelled")
     assert "CANCELLED" in slurm.command("squeue", "-h", "-r", "--states=all", "-o", "%i %T", "-j", cancelled_job)
 
@@ -106,7 +107,7 @@ def test_six_cells_are_shown_as_they_ended_and_a_rerun_finishes_the_rest(on_slur
     assert "6 cells, 2 to run, 4 finished before" in again
     assert set(on_slurm.states().values()) == {"finished"}
     assert len(folders["raises"].finished()) == 2
-    assert len(folders["cancelled"].finished()) == SLOW
+    assert len(folders["cancelled"].finished()) == SLOW["cancelled"]
     for name, content in kept.items():
         now = (folders[name].path / "records.jsonl").read_bytes()
         assert now == content if name != "cancelled" else now.startswith(content)
