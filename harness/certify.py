@@ -21,10 +21,21 @@ from rich.console import Console
 
 from harness import hardware
 from harness.certificate import scope
+from harness.certificate.bench import Bench, open_bench
+from harness.certificate.controls import inject
+from harness.certificate.distribution import edge_coins, find_contexts, redrawn
+from harness.certificate.equality import equality
 from harness.certificate.line import FAMILY_LEVEL, LEVEL, MAX_TESTS, Line
+from harness.certificate.realrun import real_run
+from harness.certificate.reference import Filters
+from harness.certificate.serving import Serving
 from harness.certificate.settings import CertifySettings
+from harness.certificate.state import state
+from harness.certificate.toy import toy_lines
 from harness.compose import build, checked, compose, compose_values
 from harness.config import EvalConfig
+from harness.decoding.noise import stream_key
+from harness.decoding.verify_kernel import find_kernel
 from harness.engines.base import Request, Setup
 from harness.plan import make_plan
 from harness.records import RunFolder, RunManifest
@@ -41,12 +52,14 @@ class Cell:
     setup: Setup
     requests: list[Request]
     settings: CertifySettings
-    serving: Any  # harness.certificate.serving.Serving, with a known mistake where one is injected
+    serving: Serving  # with a known mistake where one is injected
 
 
 def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> int:
     """Take the certificate, write it and log it. Returns 0 when it is green, 1 when it is red."""
     engine: Any = build(config.engine, "engine")
+    if not hasattr(engine, "batch_size"):
+        raise ValueError(f"engine={config.engine.name} shows no logits to this process. Certify engine=hf")
     task: Task = build(config.task, "task")
     tracker: Tracker = build(config.tracking, "tracking")
     found = hardware.seen(config.hardware)
@@ -57,13 +70,9 @@ def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> 
             f"speculative={config.speculative.name} is what the others are held against. Certify dflash or ddtree"
         )
 
-    from harness.certificate.bench import open_bench  # torch from here on
-    from harness.certificate.controls import inject
-    from harness.certificate.serving import Serving
-
     started_at, started = now(), time.perf_counter()
     serving = inject(Serving(), settings.inject) if settings.inject else Serving()
-    requests = [request for request in plan.requests if request.repeat == 0][: settings.samples]
+    requests = some_requests(plan.requests, max(settings.samples, engine.batch_size), config)
     cell = Cell(engine, plan.setup, requests, fitted(settings, config), serving)
     bench = open_bench(engine, plan.setup, serving)
     plan.resolved["engine"] = bench.session.resolved
@@ -83,25 +92,19 @@ def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> 
     return show_verdict(console, certificate, path)
 
 
-def parts(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
+def parts(cell: Cell, bench: Bench, tell: Tell) -> Iterator[Line]:
     """All lines, in order: equality, distribution with prediction, state."""
-    from harness.certificate.bench import open_bench
-    from harness.certificate.distribution import edge_coins
-    from harness.certificate.equality import equality
-    from harness.certificate.realrun import real_run
-    from harness.certificate.reference import Filters
-    from harness.certificate.state import state
-    from harness.certificate.toy import toy_lines
-
-    settings, requests = cell.settings, cell.requests
+    settings, requests, batch = cell.settings, cell.requests, cell.engine.batch_size
     if settings.float64_samples:
         exact = open_bench(cell.engine, cell.setup, cell.serving, dtype="float64")
-        some = requests[: settings.float64_samples]
+        some = requests[: max(settings.float64_samples, min(batch, 2))]
         yield from equality(exact, some, settings.float64_tokens, settings, tell)
         yield from state(exact, some, settings.float64_tokens, settings, tell)
         exact.close()
     if settings.equality_tokens and bench.dtype != "float64":
-        yield from equality(bench, requests[: settings.equality_samples], settings.equality_tokens, settings, tell)
+        yield from equality(
+            bench, requests[: max(settings.equality_samples, batch)], settings.equality_tokens, settings, tell
+        )
     device, verifiers = bench.target.device, usable(cell, bench)
     yield from toy_lines(cell.serving, verifiers, Filters(0.8), settings.toy_draws, settings.seed, tell, device)
     if "kernel" in verifiers:
@@ -109,14 +112,11 @@ def parts(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
     yield from redraws(cell, bench, tell)
     tell("the real run")
     yield from real_run(bench, requests, settings)
-    yield from state(bench, requests[:2], settings.equality_tokens or settings.run_tokens, settings, tell)
+    yield from state(bench, requests[: max(batch, 2)], settings.equality_tokens or settings.run_tokens, settings, tell)
 
 
-def redraws(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
+def redraws(cell: Cell, bench: Bench, tell: Tell) -> Iterator[Line]:
     """The verifier that serves at every temperature; the two others where a draw tells most, at the highest."""
-    from harness.certificate.distribution import find_contexts, redrawn
-    from harness.certificate.reference import Filters
-
     serves = cell.setup.mode.verifier
     temperatures = sorted(cell.settings.redraw_temperatures)
     cells = [*map(Filters, temperatures), Filters(1.0, top_p=0.9, min_p=0.02)]
@@ -129,10 +129,8 @@ def redraws(cell: Cell, bench: Any, tell: Tell) -> Iterator[Line]:
                 yield from redrawn(cell.serving, other, contexts, cell.settings, tell)
 
 
-def usable(cell: Cell, bench: Any) -> list[str]:
+def usable(cell: Cell, bench: Bench) -> list[str]:
     """Every verifier; a machine without the real kernel can still certify the two others."""
-    from harness.decoding.verify_kernel import find_kernel
-
     try:
         find_kernel(bench.target.device.type)
     except ValueError:
@@ -140,6 +138,17 @@ def usable(cell: Cell, bench: Any) -> list[str]:
             raise
         return [name for name in cell.serving.verify if name != "kernel"]
     return list(cell.serving.verify)
+
+
+def some_requests(planned: list[Request], count: int, config: EvalConfig) -> list[Request]:
+    """`count` requests of the cell's samples; where there are fewer samples, again with another repeat's stream."""
+    samples = [request for request in planned if request.repeat == 0]
+    chosen = []
+    for place in range(count):
+        request, repeat = samples[place % len(samples)], place // len(samples)
+        stream = stream_key(config.sampling.seed, config.task.name, request.sample_id, repeat)
+        chosen.append(replace(request, repeat=repeat, stream=stream))
+    return chosen
 
 
 def fitted(settings: CertifySettings, config: EvalConfig) -> CertifySettings:

@@ -97,8 +97,8 @@ def test_an_interrupted_certificate_is_none(certify, monkeypatch):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.certificate.distribution.edge_coins", interrupt)
-    taken = certify()
+    monkeypatch.setattr("harness.certify.edge_coins", interrupt)
+    taken = certify(*ONLY_DRAWS)
     assert taken.status == 130
     assert "no certificate was written" in taken.text
     assert taken.values == {}
@@ -118,3 +118,13 @@ def test_a_file_that_is_no_certificate_counts_as_missing(tmp_path, text):
     for status in ("green", "red"):
         path.write_text(json.dumps({"schema": 1, "key": path.stem, "inject": None, "status": status}))
         assert certificate_status(tmp_path / "run", manifest) == status
+
+
+def test_a_cell_that_decodes_in_batches(certify):
+    """Three requests of two samples: the third is a repeat with its own stream."""
+    taken = certify("engine.batch_size=3", "run.limit=2", "certify.toy_draws=2000", "certify.float64_tokens=8")
+    assert taken.status == 0, taken.text
+    assert taken.values["scope"]["batch"] == 3
+    (equal,) = [line for line in taken.values["lines"] if line["name"] == "ddtree against autoregressive, float32"]
+    assert equal["n"] <= 3 * 16 * 4  # three requests, four cells
+    assert equal["n"] > 2 * 16 * 4
