@@ -9,7 +9,9 @@ from harness.records import RunManifest
 FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_")
 # Resolved facts that belong to the mode, or say where a file lies, and the commit, because
 # `versions.code` decides; all that begins with "drafter" is free as well.
-FREE_RESOLVED = ("commit", "speculative", "mode", "verifier", "tree_budget", "block_size", "nodes_per_round", "path")
+FREE_RESOLVED = (
+    "commit", "speculative", "mode", "verifier", "verifier_kernel", "tree_budget", "block_size", "nodes_per_round", "path",
+)  # fmt: skip
 ABSENT = "(absent)"
 
 # What a table or a curve over many runs may vary beside the mode: the asked keys of a factor, and the facts that follow

@@ -11,21 +11,24 @@ from harness.report.table import Table
 
 
 def read(names: list[str], outputs: str, sweep: str | None) -> Report:
-    """The runs named, those of a sweep, or the newest and all that agree with it.
+    """The report on what was asked for.
 
-    Two runs are a comparison: they must agree in all but their mode. More are sorted into groups that do, and what
-    differs between groups beyond the factors of a table is listed. Raises CannotCompare.
+    Two named runs are a comparison: they must agree in all but their mode. More are sorted into groups that do, and
+    what differs between groups beyond the factors of a table is listed. Raises CannotCompare.
     """
+    runs, left_out, cells = select(names, outputs, sweep)
+    if len(names) == 2:
+        refuse_differences(runs)
+    return report(runs, left_out, cells)
+
+
+def select(names: list[str], outputs: str, sweep: str | None) -> tuple[list[Run], list[str], Table | None]:
+    """The runs named, those of a sweep, or the newest and all that agree with it; why others are left out; the cells."""
     if sweep is not None:
         if names:
             raise CannotCompare("--sweep takes all runs of a sweep: name runs or a sweep, not both")
-        return report(*swept(outputs, sweep))
-    if not names:
-        return report(*newest(outputs))
-    runs = named(names)
-    if len(runs) == 2:
-        refuse_differences(runs)
-    return report(runs, [])
+        return swept(outputs, sweep)
+    return (named(names), [], None) if names else (*newest(outputs), None)
 
 
 def named(paths: list[str]) -> list[Run]:

@@ -13,9 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from harness.report.agreement import differences, unexplained
 from harness.report.compare import Run
 from harness.report.groups import temperature
-from harness.report.selection import read
+from harness.report.selection import select
 
 PACKAGE = "wandb-workspaces"
 TESTED = ((0, 4, 13), (0, 5))  # from, and below
@@ -58,7 +59,7 @@ def compose(runs: list[Run], *, title: str, project: str, entity: str = "", onli
             runsets=[wr.Runset(name=name, filters=[expr.Metric("ID").isin(ids), *filters], **place)], panels=panels
         )
 
-    blocks = [wr.H1(title), wr.MarkdownBlock(_about(runs)), wr.TableOfContents()]
+    blocks = [wr.H1(title), wr.MarkdownBlock("\n".join([_about(runs), *_surprises(runs)])), wr.TableOfContents()]
     blocks += [wr.H2("Modes"), grid("all runs", [], _bars(wr, "speculative.name"))]
     if len({temperature(run) for run in runs}) > 1:
         blocks += [wr.H2("Temperatures"), grid("all runs", [], _scatter(wr, "resolved.sampling.temperature"))]
@@ -149,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     """0, or 2 when there is nothing to report on or the library cannot be used."""
     options = _parser().parse_args(arguments)
     try:
-        runs = read(options.runs, options.outputs, options.sweep).runs
+        runs, _, _ = select(options.runs, options.outputs, options.sweep)
         entity, project = ("", options.project) if options.project else tracked_project(runs)
         names = {"title": options.title, "project": project, "entity": options.entity or entity}
         if not options.offline and has_key():
@@ -200,6 +201,13 @@ def _about(runs: list[Run]) -> str:
         f"{len(runs)} runs, code at {', '.join(commits)}. A copy: intervals, paired differences and the checks that runs "
         "may be compared are in the page that `make report` writes from the records."
     )
+
+
+def _surprises(runs: list[Run]) -> list[str]:
+    """Markdown lines of the facts in which runs differ and that no factor of this report explains."""
+    found = {str(d): None for run in runs[1:] for d in unexplained(differences(runs[0].manifest, run.manifest))}
+    head = "\n**These runs differ in more than mode, temperature, budget, hardware, model and task:**\n"
+    return [head, *(f"- `{line.replace('`', ' ')}`" for line in found)] if found else []
 
 
 def _asked(run: Run, group: str, key: str) -> Any:

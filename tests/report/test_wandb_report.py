@@ -75,6 +75,17 @@ def test_hardware_is_compared_where_it_varies(run, sample, tmp_path: Path, no_ke
     assert "Temperatures" not in found
 
 
+def test_runs_that_differ_in_more_say_so(run, sample, tmp_path: Path, no_key) -> None:
+    asked = {"tracking": {"project": "p"}}
+    one = run("a", [sample("a", [1])], asked=asked, versions={"torch": "1"})
+    two = run("b", [sample("a", [1])], asked={**asked, "task": {"name": "math500"}}, versions={"torch": "2"})
+    assert main([str(one.path), str(two.path), "--out", str(tmp_path / "w.json")]) == 0
+    document = json.loads((tmp_path / "w.json").read_text())
+    [text] = [block["content"] for block in document["spec"]["blocks"] if block["type"] == "markdown-block"]
+    assert "These runs differ in more than" in text
+    assert text.endswith("- `versions.torch: '1' against '2'`")
+
+
 def test_a_specification_that_reads_back_otherwise_is_refused(
     outputs: Path, monkeypatch, tmp_path, no_key, capsys
 ) -> None:
