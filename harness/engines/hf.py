@@ -34,6 +34,7 @@ class HFSession:
         import torch
 
         from harness.decoding.verify import VERIFIERS
+        from harness.decoding.verify_kernel import kernel_origin
         from harness.engines.hf_target import HFTarget
 
         if engine.threads:
@@ -73,6 +74,8 @@ class HFSession:
             "warm_up_tokens": WARM_UP_TOKENS,
             "target_weight_bytes": self.target.streamed_bytes(),
         }
+        if mode.verifier == "kernel":
+            self.resolved["verifier_kernel"] = kernel_origin(device)  # refuses a CUDA device without one, now
         self._warm = False
 
     def generate(
