@@ -113,7 +113,8 @@ def compose_launcher(words: list[str]) -> Any:
             base = hydra_compose("config", choice, return_hydra_config=True)
             for override in keys:
                 _check_key(override, base)
-            given = [o.input_line or "" for o in keys]
+            # A mapping such as `profiles` starts empty, and Hydra adds keys to it only by force.
+            given = [f"{'++' * isinstance(o.value(), dict)}{(o.input_line or '').lstrip('+')}" for o in keys]
             config = hydra_compose("config", [*choice, *given], return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(_first_line(error)) from error

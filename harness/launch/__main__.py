@@ -52,13 +52,13 @@ def sweep(words: list[str]) -> int:
         watch.remember(the_sweep, before)
         console.print(watch.table(the_sweep, before))
         return 0
-    if todo:
-        launcher.submit(the_sweep, todo, detach=detach)
+    if not detach:
+        return watch.run(the_sweep, launcher, todo, console)
+    with watch.undisturbed():
+        launcher.submit(the_sweep, todo, detach=True)
     watch.remember(the_sweep, watch.states(the_sweep))
-    if detach:
-        console.print(f"`make sweep-status SWEEP={the_sweep.name}` shows them.")
-        return 0
-    return watch.watch_until_end(the_sweep, launcher, console, launcher.poll_s)
+    console.print(f"`make sweep-status SWEEP={the_sweep.name}` shows them.")
+    return 0
 
 
 def plan(words: list[str]) -> int:

@@ -53,7 +53,10 @@ def state_of(sweep: Sweep, cell: Cell, queue: Mapping[str, str]) -> CellState:
         else:
             state, why = "finished", _before(sweep, events)
     elif state == "ended":
-        state, why = "failed", why if manifest or "(exit status 0)" not in why else "it left no run.json (exit status 0)"
+        state, why = (
+            "failed",
+            why if manifest or "(exit status 0)" not in why else "it left no run.json (exit status 0)",
+        )
     return CellState(
         state=state, done=done, planned=manifest.samples_planned if manifest else None, tries=tries, why=why
     )

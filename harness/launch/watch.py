@@ -3,6 +3,8 @@
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.table import Table
 
 from harness.launch import local, slurm
 from harness.launch.state import CellState, state_of
-from harness.launch.sweep import Sweep, lives, pid_started
+from harness.launch.sweep import Cell, Sweep, lives, pid_started
 
 STYLES = {
     "finished": "green",
@@ -103,14 +105,18 @@ def _print_changes(sweep: Sweep, before: dict[str, CellState], found: dict[str, 
             console.print(f"{cell.id} {state.state}: {cell.label} {state.why}".rstrip(), markup=False, highlight=False)
 
 
-def watch_until_end(sweep: Sweep, launcher: Any, console: Console, poll_s: float) -> int:
-    """Watch a sweep that this process started. 0: all finished, 1: some did not, 130: interrupted."""
+def run(sweep: Sweep, launcher: Any, todo: list[Cell], console: Console) -> int:
+    """Submit cells and watch the sweep to its end. 0: all finished, 1: some did not, 130: interrupted."""
     interrupted = False
     handler = signal.signal(signal.SIGTERM, _terminate)
     try:
         while True:
             try:
-                found = watch(sweep, console, poll_s)
+                if todo:
+                    with undisturbed():
+                        waiting, todo = todo, []
+                        launcher.submit(sweep, waiting, detach=False)
+                found = watch(sweep, console, launcher.poll_s)
                 break
             except KeyboardInterrupt as how:
                 answer = "c" if interrupted else _ask(console, ask=not how.args)
@@ -130,6 +136,20 @@ def watch_until_end(sweep: Sweep, launcher: Any, console: Console, poll_s: float
     if interrupted:
         return 130
     return exit_status(found)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the end of the block, so that no job is left that nobody wrote down."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def exit_status(found: dict[str, CellState]) -> int:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,38 @@ def test_detached_cells_go_on_until_they_are_done_or_cancelled(sweeper: Sweeper,
         wait_for(lambda: pid_started(runner) is None)
         sweeper.look()
         assert set(sweeper.states().values()) == {"finished"}
+
+
+@pytest.mark.parametrize("answer", ["g", "c", "w"])
+def test_ctrl_c_on_a_terminal_asks(sweeper: Sweeper, answer: str):
+    """Standard input is a real terminal; the answers are typed into it."""
+    ours, theirs = os.openpty()
+    words = [
+        *sweeper.words,
+        "run.limit=2",
+        "run.profile=0",
+        "sampling.max_new_tokens=100",
+        "speculative=autoregressive",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.launch", "sweep", *words], env=sweeper.environment, stdin=theirs,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: begun(sweeper, 1), process=process)
+        process.send_signal(signal.SIGINT)
+        os.write(ours, f"huh\n{answer}\n".encode())
+        out, _ = process.communicate(timeout=120)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert out.count("[c]ancel its cells") == 2  # "huh" is no answer
+    assert process.returncode == (0 if answer == "w" else 130), out
+    if answer == "g":
+        runner = runner_of(sweeper)
+        wait_for(lambda: pid_started(runner) is None)
+    sweeper.look(status=None)
+    assert list(sweeper.states().values()) == ["cancelled" if answer == "c" else "finished"]
 
 
 def test_nothing_starts_when_one_cell_is_wrong(sweeper: Sweeper):
