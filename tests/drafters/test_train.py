@@ -21,7 +21,7 @@ def test_the_recipe_from_text_to_checkpoint(tiny_chat, overrides: list[str], tmp
     train.main([*overrides, "train.steps=12", "train.eval_every=6", "train.lr=0.01"])
     result = json.loads((tmp_path / "best/result.json").read_text())
     assert result["training"]["step"] == 12
-    assert result["corpus"]["answer_tokens"] >= 900
+    assert result["corpus"]["answer_tokens"] >= 700
     for name in ("heldout", "heldout_without_openers", "heldout_without_loops"):
         for row in result[name].values():
             if row["conversations"]:
@@ -35,10 +35,9 @@ def test_the_recipe_from_text_to_checkpoint(tiny_chat, overrides: list[str], tmp
     assert (drafter.block_size, drafter.target_layer_ids) == (4, [0, 2])
 
 
-def test_more_steps_lower_the_loss(overrides: list[str], tmp_path: Path, tiny_chat) -> None:
-    train.main(overrides)
+def test_more_steps_lower_the_loss(overrides: list[str], shards: Path, tmp_path: Path, tiny_chat) -> None:
     recipe = checked(compose([*overrides, "train.steps=30", "train.lr=0.02", "network.init=random"]))
-    learner = trainer.Trainer(recipe, tiny_chat.target, Corpus(tmp_path / "work/shards", "cpu"))
+    learner = trainer.Trainer(recipe, tiny_chat.target, Corpus(shards, "cpu"))
 
     def loss() -> float:
         torch.manual_seed(0)
@@ -52,10 +51,11 @@ def test_more_steps_lower_the_loss(overrides: list[str], tmp_path: Path, tiny_ch
     assert loss() < before - 0.3
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(overrides: list[str], tmp_path, monkeypatch, tiny_chat) -> None:
-    train.main(overrides)
+def test_an_interrupted_run_ends_with_the_same_weights(
+    overrides: list[str], shards: Path, tmp_path: Path, monkeypatch, tiny_chat
+) -> None:
     recipe = checked(compose([*overrides, "train.call_seconds=1e6"]))
-    corpus = Corpus(tmp_path / "work/shards", "cpu")
+    corpus = Corpus(shards, "cpu")
 
     def learner() -> trainer.Trainer:
         torch.manual_seed(0)
@@ -75,12 +75,12 @@ def test_an_interrupted_run_ends_with_the_same_weights(overrides: list[str], tmp
         assert value.dim() == 1 or not torch.equal(value, first.network.state_dict()[name]), name
 
 
-def test_a_second_call_generates_nothing_again(overrides: list[str], tmp_path: Path) -> None:
+def test_a_second_call_generates_nothing_again(overrides: list[str], shards: Path, tmp_path: Path) -> None:
+    text = {path.name: path.read_bytes() for path in shards.iterdir()}
     train.main(overrides)
-    shards = {path.name: path.read_bytes() for path in (tmp_path / "work/shards").iterdir()}
     best = weights(tmp_path / "best")
     train.main(overrides)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "work/shards").iterdir()} == shards
+    assert {path.name: path.read_bytes() for path in shards.iterdir()} == text
     assert all(torch.equal(value, best[name]) for name, value in weights(tmp_path / "best").items())
 
 
