@@ -8,8 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.launch import sync, watch
-from harness.launch.state import state_of
+from harness.launch.state import CellState, state_of
 from harness.launch.sweep import Sweep, newest, now
+from harness.records import RunFolder
+from harness.runs import versions
 
 USAGE = "usage: python -m harness.launch sweep|plan KEY=VALUE ... | status|cancel [SWEEP] | sync [RUN ...]"
 
@@ -48,6 +50,7 @@ def sweep(words: list[str]) -> int:
     console.print(
         f"{the_sweep.name}: {len(the_sweep.cells)} cells, {len(todo)} to run" + "".join(f", {n}" for n in notes)
     )
+    _warn_of_other_code(the_sweep, before, console)
     if not todo and not under_way:
         watch.remember(the_sweep, before)
         console.print(watch.table(the_sweep, before))
@@ -117,6 +120,21 @@ def make(words: list[str], command: list[str]) -> tuple[Sweep, int]:
         cells=planned.cells,
     )
     return made, planned.repeated
+
+
+def _warn_of_other_code(the_sweep: Sweep, before: dict[str, CellState], console: Console) -> None:
+    """Finished cells are not run again for a newer version of this project, but nobody should be misled."""
+    code = versions()["code"]
+    other = 0
+    for cell in the_sweep.cells:
+        if before[cell.id].state == "finished":
+            other += RunFolder(the_sweep.run_folder(cell)).manifest().versions.get("code") != code
+    if other:
+        console.print(
+            f"warning: {other} finished cells were made by another version of this code. Reports do not compare them with "
+            "what runs now; move their folders away to run them again.",
+            style="yellow",
+        )
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
