@@ -61,8 +61,8 @@ def _stale_draft_probs(serving: Serving) -> Serving:
         return accept_by_kernel(tree, target_BNV, *kernel_coins(tree, target_BNV, sampling, index_B), draft_BNV)
 
     class Redraw(KernelRedraw):
-        def scratch(self, like_BNV: Tensor) -> Tensor:
-            return kept.setdefault(like_BNV.shape, torch.zeros(like_BNV.shape, device=like_BNV.device))
+        def clean(self, draft_BNV: Tensor, tree: DraftTree) -> None:
+            pass
 
     return _kernel(serving, verify, Redraw())
 

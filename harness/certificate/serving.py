@@ -28,7 +28,8 @@ Commit = Callable[[Tensor, Tensor], None]
 class KernelRedraw:
     """`verify_kernel` for many draws of one context: tree and logits_1NV of one request, `sampling` and index_B of B.
 
-    The same steps, but the probabilities are computed once and the scratch is kept and zeroed.
+    The same steps, but the probabilities are computed once, and in the kept scratch only what can have been written,
+    the children's places, is set back to zero.
     """
 
     def __init__(self) -> None:
@@ -37,15 +38,18 @@ class KernelRedraw:
     def __call__(self, tree: DraftTree, logits_1NV: Tensor, sampling: SamplingBatch, index_B: Tensor) -> Verified:
         if logits_1NV is not self._logits:
             self._logits, self._target = logits_1NV, probabilities(logits_1NV, first_request(sampling))
+        draws = len(index_B)
         coin_BN, final_B = kernel_coins(tree, self._target, sampling, index_B)
-        target_BNV = self._target.expand(len(index_B), -1, -1)
-        draft_BNV = self.scratch(target_BNV)
-        return accept_by_kernel(repeated(tree, len(index_B)), target_BNV, coin_BN, final_B, draft_BNV)
+        target_BNV = self._target.expand(draws, -1, -1)
+        if len(self._scratch) < draws or self._scratch.shape[1:] != target_BNV.shape[1:]:
+            self._scratch = torch.zeros(target_BNV.shape, dtype=target_BNV.dtype, device=target_BNV.device)
+        draft_BNV = self._scratch[:draws]
+        verified = accept_by_kernel(repeated(tree, draws), target_BNV, coin_BN, final_B, draft_BNV)
+        self.clean(draft_BNV, tree)
+        return verified
 
-    def scratch(self, like_BNV: Tensor) -> Tensor:
-        if self._scratch.shape != like_BNV.shape:
-            self._scratch = torch.zeros(like_BNV.shape, dtype=like_BNV.dtype, device=like_BNV.device)
-        return self._scratch.zero_()
+    def clean(self, draft_BNV: Tensor, tree: DraftTree) -> None:
+        draft_BNV[:, tree.parent_BN[0].clamp(min=0), tree.token_BN[0]] = 0
 
 
 def redraw_with(verify: Verifier) -> Verifier:

@@ -89,9 +89,11 @@ def accept_by_kernel(
     last_B = accept_BW[row_B, num_accepted_B].to(torch.int64)
     node_B = last_B - row_B * num_nodes
     # Rounding can end the final draw on a token with nothing left: the last token with something left is meant.
-    left_BV = (target_BNV[row_B, node_B] - draft_BNV[row_B, node_B]).clamp(min=0)
     bonus_B = predict_BN[last_B].to(torch.int64)
-    bonus_B = torch.where(left_BV[row_B, bonus_B] > 0, bonus_B, last_positive(left_BV))
+    is_left_B = target_BNV[row_B, node_B, bonus_B] > draft_BNV[row_B, node_B, bonus_B]
+    if device.type != "cpu" or not bool(is_left_B.all()):  # the host asks first: it is rare, and costs four passes
+        left_BV = (target_BNV[row_B, node_B] - draft_BNV[row_B, node_B]).clamp(min=0)
+        bonus_B = torch.where(is_left_B, bonus_B, last_positive(left_BV))
     local_BW = accept_BW.to(torch.int64) - row_B[:, None] * num_nodes
     on_path_BW = torch.arange(accept_BW.shape[1], device=device) <= num_accepted_B[:, None]
     return Verified(torch.where(on_path_BW, local_BW, -1), num_accepted_B, bonus_B)

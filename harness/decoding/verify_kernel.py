@@ -205,5 +205,9 @@ def last_positive(left_BV: Tensor) -> Tensor:
 def _draw(left_BV: Tensor, coin_B: Tensor) -> Tensor:
     """First id whose running sum exceeds coin · total; the last positive one when rounding leaves none."""
     cdf_BV = left_BV.cumsum(1)
+    if left_BV.device.type == "cpu":  # one addition after the other, so the sum rises at positive entries alone
+        first_B = torch.searchsorted(cdf_BV, (coin_B * cdf_BV[:, -1])[:, None], right=True)[:, 0]
+        is_found_B = first_B < left_BV.shape[1]
+        return first_B if bool(is_found_B.all()) else torch.where(is_found_B, first_B, last_positive(left_BV))
     beyond_BV = (cdf_BV > (coin_B * cdf_BV[:, -1])[:, None]) & (left_BV > 0)
     return torch.where(beyond_BV.any(1), beyond_BV.to(torch.int32).argmax(1), last_positive(left_BV))
