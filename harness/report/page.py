@@ -19,7 +19,7 @@ from harness.report.curves import Chart
 from harness.report.groups import Group, Report
 from harness.report.recommend import Recommendation
 from harness.report.reproduce import origins
-from harness.report.roofline import floor, stages
+from harness.report.roofline import floor, stage_table, stages
 from harness.report.statistics import Estimate
 from harness.report.table import DASH
 from harness.report.viewer import viewer
@@ -75,6 +75,7 @@ def html(report: Report, advice: Advice, tree_sample: str | None = None) -> str:
         distributions=_unique([c for g in report.groups for c in curves.acceptance_charts(g, report)], "d"),
         bars=_unique([chart for group in report.groups for chart in _bars(group, report)], "s"),
         floors=_floors(report),
+        stage_times=stage_table(report),
         comparisons=len(report.adjusted),
         significant=sum(p <= 0.05 for p in report.adjusted.values()),
         viewer=viewer(report, tree_sample),

@@ -10,6 +10,7 @@ from harness.report.compare import Column, Comparison
 from harness.report.groups import Report, labels
 from harness.report.recommend import Limits
 from harness.report.reproduce import origins
+from harness.report.roofline import stage_table
 from harness.report.statistics import Estimate
 
 DASH = "-"
@@ -74,6 +75,7 @@ def markdown(report: Report, advice: Advice) -> str:
         lines += [_line(row) for row in rows]
         lines += ["", *(f"- {_flat(note)}" for note in notes(group.comparison))]
     shown = [*tables.paper_tables(report), tables.quality_table(report), tables.speed_table(report)]
+    shown += [stages] if (stages := stage_table(report)) else []
     shown += [tables.acceptance_table(report)]
     shown += [context for group in report.groups if (context := tables.context_table(group, report))]
     shown += [tables.budget_table(advice.budgets)] if advice.budgets else []

@@ -204,6 +204,27 @@ def test_floor_and_stages(page: Page, page_file: Path, run, sample, profile) -> 
     assert 'aria-label="A profiled round by stage' in alone
 
 
+def test_stage_times_against_the_floor_and_the_baseline(page: Page) -> None:
+    """From profile.jsonl alone: seconds of the five stages over rounds; 0.8 s a sample whatever the mode."""
+    found = {row["run"]: row for row in page.table("floor / round")}
+    runs = {f"{run['label']} {run['group']}": Path(run["folder"]) for run in page.data["runs"]}
+    assert set(found) == set(runs)
+
+    def round_ms(folder: Path) -> float:
+        one = json.loads((folder / "profile.jsonl").read_text())
+        return 1000 * sum(v for name, v in one["stage_s"].items() if name != "prefill") / len(one["rounds"])
+
+    base = round_ms(runs["autoregressive humaneval at T=1"])
+    for name, row in found.items():
+        own = round_ms(runs[name])
+        assert row["round, ms"] == f"{own:.2f}"
+        assert row["floor / round"] == f"{4 / own:.0%}"
+        if name.endswith("T=1"):
+            assert row["ρ"] == f"{own / base:.2f}"
+    verify = 1000 * 0.6 / 20
+    assert found["autoregressive humaneval at T=1"]["verify"] == f"{verify:.2f}"
+
+
 def test_markdown_has_the_same_tables(page: Page, page_file: Path) -> None:
     text = (page_file.parent / "report.md").read_text()
     [table] = [t for t in page.tables if t[0][0] == "mode"]
