@@ -44,9 +44,9 @@ class Sweeper:
         return Sweep.read(newest(self.outputs))
 
     def states(self) -> dict[str, str]:
-        """The last known state, by what the cell's label ends in."""
+        """The last known state, by the last value in the cell's label (of a path its stem)."""
         sweep = self.sweep()
-        return {Path(cell.label).stem: sweep.states[cell.id]["state"] for cell in sweep.cells}
+        return {Path(cell.label.rpartition("=")[2]).stem: sweep.states[cell.id]["state"] for cell in sweep.cells}
 
 
 @pytest.fixture
