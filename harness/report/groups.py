@@ -118,7 +118,7 @@ def _place(run: Run) -> tuple[Any, ...]:
 
 
 def _set_aside(members: list[Run], aside: list[str]) -> list[Run]:
-    """Runs without samples, and unfinished ones that would shrink everybody's common samples, are named instead."""
+    """Runs without samples, and of three or more those that would shrink what the others share, are named instead."""
     most, kept = max(len(run.ok) for run in members), []
     for run in members:
         done, status = len(run.ok), run.manifest.status
@@ -126,7 +126,7 @@ def _set_aside(members: list[Run], aside: list[str]) -> list[Run]:
             errors = [record.error for record in run.records.values() if record.error]
             why = f"no finished sample, status {status}" + (f", first error: {errors[0]}" if errors else "")
             aside.append(f"{run.folder.path}: {why}")
-        elif status in ("running", "interrupted") and 2 * done < most:
+        elif len(members) > 2 and status in ("running", "interrupted") and 2 * done < most:
             aside.append(f"{run.folder.path}: {status} after {done} of {run.manifest.samples_planned or '?'} samples")
         else:
             kept.append(run)

@@ -91,6 +91,14 @@ def test_a_run_without_samples_and_a_barely_begun_one_hide_nothing(run, sample) 
     assert "empty: no finished sample" in text
 
 
+def test_a_pair_is_compared_however_little_is_shared(run, sample) -> None:
+    samples = [sample(c, [1, 1]) for c in "abcd"]
+    begun = run("begun", samples[:1], "dflash", status="interrupted", samples_planned=4)
+    found = report(read(run("base", samples, "autoregressive"), begun), [])
+    assert [column.samples for column in found.groups[0].columns] == [1, 1]
+    assert found.left_out == []
+
+
 def test_a_group_that_cannot_be_compared_leaves_the_others(run, sample) -> None:
     samples = [sample(c, [1, 1]) for c in "ab"]
     folders = [run("a", samples), run("b", samples, "dflash"), run("c", samples, asked=T10)]
