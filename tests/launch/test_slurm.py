@@ -117,6 +117,23 @@ def test_six_cells_are_shown_as_they_ended_and_a_rerun_finishes_the_rest(on_slur
         assert now == content if name != "cancelled" else now.startswith(content)
 
 
+@pytest.mark.timeout(900)
+def test_a_preset_runs_on_slurm_and_each_cell_is_a_run_of_one_wandb_group(on_slurm: Sweeper, slurm):
+    on_slurm.words = ["tracking=offline" if word == "tracking=none" else word for word in on_slurm.words]
+    # As a launching process inside a W&B run would leave it: the cells must not talk to that service.
+    on_slurm.environment["WANDB_SERVICE"] = "3-1-tcp-localhost-1"
+    on_slurm.run("experiment=budget_sweep", "run.limit=2", "run.profile=0", *SLURM)
+    sweep = on_slurm.sweep()
+    assert len(sweep.cells) == 7
+    assert sweep.name.startswith("budget_sweep-")
+    for cell in sweep.cells:
+        run = RunFolder(sweep.run_folder(cell))
+        assert run.manifest().status == "finished"
+        assert run.manifest().asked["tracking"]["group"] == sweep.name
+        [log] = run.path.glob(f"wandb/offline-run-*-{cell.id}/run-{cell.id}.wandb")
+        assert sweep.name.encode() in log.read_bytes()
+
+
 def test_detached_jobs_are_an_array_a_profile_with_its_gpus_and_can_be_cancelled(on_slurm: Sweeper, slurm):
     out = on_slurm.run("hardware=cpu,h100", "sampling.seed=1,2", "run.limit=1", "--detach", *SLURM)
     assert "4 to run" in out
