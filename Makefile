@@ -13,7 +13,7 @@ TYPED = $(foreach v,$(filter-out $(OWN),$(.VARIABLES)),$(if $(filter command lin
 FORWARD = $(foreach v,$(TYPED),'$(v)=$(value $(v))')
 
 .DEFAULT_GOAL := help
-.PHONY: help install data eval certify report drafter check test clean
+.PHONY: help install eval certify report drafter check test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -75,7 +75,7 @@ class HFSession:
             "target_weight_bytes": self.target.streamed_bytes(),
         }
         if mode.verifier == "kernel":
-            self.resolved["verifier_kernel"] = kernel_origin(device)  # refuses a CUDA device without one, now
+            self.resolved["kernel"] = kernel_origin(device)  # refuses a CUDA device without one, now
         self._warm = False
 
     def generate(

@@ -10,7 +10,7 @@ FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "ru
 # Resolved facts that belong to the mode, or say where a file lies, and the commit, because
 # `versions.code` decides; all that begins with "drafter" is free as well.
 FREE_RESOLVED = (
-    "commit", "speculative", "mode", "verifier", "verifier_kernel", "tree_budget", "block_size", "nodes_per_round", "path",
+    "commit", "speculative", "mode", "verifier", "kernel", "tree_budget", "block_size", "nodes_per_round", "path",
 )  # fmt: skip
 ABSENT = "(absent)"
 
