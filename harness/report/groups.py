@@ -24,6 +24,7 @@ class Group:
     comparison: Comparison
     labels: list[str]  # of the columns: the mode and what sets it apart
     title: str = ""
+    number: int | None = None  # where another group has the same model, hardware, task and temperature
 
     @property
     def columns(self) -> list[Column]:
@@ -149,7 +150,7 @@ def _entitle(groups: list[Group]) -> None:
     for title in {g.title for g in groups}:
         same = [g for g in groups if g.title == title]
         for number, group in enumerate(same if len(same) > 1 else [], start=1):
-            group.title += f" ({number})"
+            group.number, group.title = number, f"{group.title} ({number})"
 
 
 def _notices(groups: list[Group]) -> list[str]:

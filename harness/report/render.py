@@ -31,6 +31,11 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         ["score", *(_estimate(c.score, "{:.3f}") for c in columns)],
         ["score difference", *(_against(c, comparison, _estimate(c.score_difference, "{:+.3f}")) for c in columns)],
     ]
+    for figure, form in (("speed_up", "{:.3f}x"), ("difference", "{:.3f}")):
+        values = [getattr(c, f"detectable_{figure}") for c in columns]
+        if any(value is not None for value in values):
+            cells = [_against(c, comparison, tables.number(v, form)) for c, v in zip(columns, values, strict=True)]
+            rows.append([f"detectable {figure.replace('_', '-')}", *cells])
     if any(c.equal_outputs is not None for c in columns):
         equal = [DASH if c.equal_outputs is None else f"{c.equal_outputs} of {c.samples}" for c in columns]
         rows.append(["equal outputs", *(_against(c, comparison, cell) for c, cell in zip(columns, equal, strict=True))])
@@ -40,7 +45,10 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    fixed = ["Brackets are 95 % intervals over samples. One run each: claims about speed need interleaved benchmarks."]
+    fixed = [
+        "Brackets are 95 % intervals over samples. Detectable: what this many samples find with 80 % power.",
+        "One run each: claims about speed need interleaved benchmarks.",
+    ]
     return [*comparison.notes, *fixed]
 
 
@@ -53,6 +61,8 @@ def print_report(report: Report, advice: Advice, console: Console) -> None:
         _print_table(tables.Table(f"Comparison of runs: {group.title}", *table(group.comparison)), console)
         for line in [*notes(group.comparison), found.text]:
             console.print(Text(line))
+    if report.adjusted:
+        console.print(Text(tables.holm_note(report)))
     for line in report.left_out:
         console.print(Text(f"Left out {line}", style="dim"))
 
@@ -81,6 +91,7 @@ def markdown(report: Report, advice: Advice) -> str:
     shown += [tables.budget_table(advice.budgets)] if advice.budgets else []
     for one in shown:
         lines += _markdown_table(one)
+    lines += ["", tables.holm_note(report)] if report.adjusted else []
     lines += ["", "## Which setting to ship", ""]
     lines += [f"Limits: a loss of at most {advice.limits.quality_margin:g} in score, {_latency(advice.limits)}."]
     for recommendation in advice.recommendations:

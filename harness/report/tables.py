@@ -64,6 +64,15 @@ QUALITY_NOTE = (
 )
 
 
+def holm_note(report: Report) -> str:
+    """How many comparisons were made, and how many stand when that is allowed for."""
+    count, stand = len(report.adjusted), sum(p <= 0.05 for p in report.adjusted.values())
+    return (
+        f"{count} speed-ups and score differences are tested here. The brackets are not corrected for that number; after "
+        f"Holm's correction {stand} of them {'differs' if stand == 1 else 'differ'} from the baseline at 5 %."
+    )
+
+
 def speed_table(report: Report) -> Table:
     header = ["run", "speed-up", "p (Holm)", "detectable", "decode tokens/s", "TTFT p50 / p90 / p99 ms"]
     header += ["TPOT p50 / p90 / p99 ms", "peak memory GB"]
@@ -196,7 +205,8 @@ def _pair(column: Column | None, group: Group) -> str:
 
 
 def _short(group: Group) -> str:
-    return f"{group.task}\n" + ("T=?" if group.temperature is None else f"T={group.temperature:g}")
+    heat = "T=?" if group.temperature is None else f"T={group.temperature:g}"
+    return f"{group.task}\n{heat}" + (f" ({group.number})" if group.number else "")
 
 
 def _p(report: Report, column: Column, figure: str) -> str:

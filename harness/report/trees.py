@@ -13,12 +13,10 @@ SHOWN_CHARS = 8
 
 def tree_svg(tree: TreeTrace) -> str:
     """An <svg> element. A node shows its token and the target's probability given its parent; more is in its title."""
-    rows, depths = _rows(tree), _depths(tree)
-    path = set(tree.path)
-    bonus_row = _bonus_row(tree, rows)
-    columns = max([*depths, depths[tree.path[-1]] + 1]) + 1
-    height = 2 * MARGIN + (max([*rows, bonus_row]) + 1) * (BOX_H + GAP_Y)
-    width = 2 * MARGIN + columns * BOX_W + (columns - 1) * GAP_X
+    depths = _depths(tree)
+    rows, path = _rows(tree, depths), set(tree.path)
+    height = 2 * MARGIN + (max(rows) + 1) * (BOX_H + GAP_Y)
+    width = 2 * MARGIN + max(depths) * (BOX_W + GAP_X) + BOX_W
     mass = _path_probabilities(tree)
     edges, nodes = [], []
     for node in range(len(tree.tokens)):
@@ -26,7 +24,7 @@ def tree_svg(tree: TreeTrace) -> str:
         x, y = _corner(depths[node], rows[node])
         if node:
             above = tree.parents[node]
-            stroke = 0.8 + 4.2 * tree.probabilities[node]
+            stroke = 0.8 + 4.2 * mass[node]
             edges.append(_edge(_corner(depths[above], rows[above]), (x, y), "path" if on_path else "", stroke))
         figures = "" if not node else f"{tree.probabilities[node]:.3f}"
         title = (
@@ -36,7 +34,7 @@ def tree_svg(tree: TreeTrace) -> str:
         kind = "root" if not node else "path" if on_path else ""
         nodes.append(_box(x, y, kind, _shown(tree.texts[node], tree.tokens[node]), figures, title))
     last = tree.path[-1]
-    spot = _corner(depths[last] + 1, bonus_row)
+    spot = _corner(depths[-1], rows[-1])
     edges.append(_edge(_corner(depths[last], rows[last]), spot, "bonus", 1.2))
     title = f"bonus token {tree.bonus} {tree.bonus_text!r}, drawn from the target after the path"
     nodes.append(_box(*spot, "bonus", _shown(tree.bonus_text, tree.bonus), "bonus", title))
@@ -49,36 +47,30 @@ def tree_svg(tree: TreeTrace) -> str:
 
 
 def _depths(tree: TreeTrace) -> list[int]:
+    """Of the nodes, and of the bonus token, which hangs under the end of the path."""
     depths: list[int] = []
-    for parent in tree.parents:
+    for parent in [*tree.parents, tree.path[-1]]:
         depths.append(0 if parent < 0 else depths[parent] + 1)
     return depths
 
 
-def _rows(tree: TreeTrace) -> list[int]:
-    """A leaf has a row of its own; a parent stands in the row of its first child, so the likeliest path runs straight."""
-    children: list[list[int]] = [[] for _ in tree.tokens]
-    for node, parent in enumerate(tree.parents):
+def _rows(tree: TreeTrace, depths: list[int]) -> list[int]:
+    """Rows of the nodes, the bonus token's last: as high as the column allows, but not above the parent.
+
+    Nodes are placed depth first, so the columns keep the parents' order and no two edges cross.
+    """
+    bonus = len(tree.tokens)
+    children: list[list[int]] = [[] for _ in range(bonus + 1)]
+    for node, parent in enumerate([*tree.parents, tree.path[-1]]):
         if parent >= 0:
             children[parent].append(node)
-    rows, free, stack = [0] * len(tree.tokens), 0, [0]
-    order = []
+    rows, free, stack = [0] * (bonus + 1), [0] * (max(depths) + 1), [(0, 0)]
     while stack:
-        node = stack.pop()
-        order.append(node)
-        if not children[node]:
-            rows[node], free = free, free + 1
-        stack += reversed(children[node])
-    for node in reversed(order):
-        if children[node]:
-            rows[node] = rows[children[node][0]]
+        node, least = stack.pop()
+        rows[node] = max(free[depths[node]], least)
+        free[depths[node]] = rows[node] + 1
+        stack += [(child, rows[node]) for child in reversed(children[node])]
     return rows
-
-
-def _bonus_row(tree: TreeTrace, rows: list[int]) -> int:
-    """Beside the last accepted node where nothing follows it, else below everything."""
-    last = tree.path[-1]
-    return max(rows) + 1 if last in tree.parents else rows[last]
 
 
 def _path_probabilities(tree: TreeTrace) -> list[float]:

@@ -31,7 +31,7 @@ class DrawnRun:
 class Viewer:
     sample_id: str
     runs: list[DrawnRun]
-    start: tuple[int, int]  # run and round shown first: the one that accepted most, of the last run
+    start: tuple[int, int]  # run and round shown first: of the largest trees the one that accepted most
 
 
 def viewer(report: Report, sample_id: str | None = None) -> Viewer | None:
@@ -52,8 +52,9 @@ def viewer(report: Report, sample_id: str | None = None) -> Viewer | None:
     members = traced[chosen][:MAX_RUNS]
     most = max(FEWEST, MAX_DRAWN // len(members))
     runs = [_draw(label, record, most) for label, record in members]
-    accepted = [r.num_accepted for r in members[-1][1].rounds[: len(runs[-1].rounds)]]
-    return Viewer(chosen, runs, (len(runs) - 1, accepted.index(max(accepted))))
+    largest = max(range(len(runs)), key=lambda i: max(r.num_nodes for r in members[i][1].rounds))
+    accepted = [r.num_accepted for r in members[largest][1].rounds[: len(runs[largest].rounds)]]
+    return Viewer(chosen, runs, (largest, accepted.index(max(accepted))))
 
 
 def _draw(label: str, record: SampleRecord, most: int) -> DrawnRun:

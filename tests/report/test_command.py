@@ -36,8 +36,13 @@ def test_named_runs_are_printed_and_written(three: Path, tmp_path: Path, capsys:
     speed = "| speed-up | baseline | 2.00x [2.00x, 2.00x] (no certificate) | 3.00x [3.00x, 3.00x] (no certificate) |"
     assert speed in text
     assert "| score difference | baseline | +0.000 [" in text
+    # 4 samples, none changed: 2.8016 · sqrt((0 + 1) / (4 + 2)) / sqrt(4).
+    assert "| detectable difference | baseline | 0.572 | 0.572 |" in text
+    assert "4 speed-ups and score differences are tested here" in text
     printed = capsys.readouterr().out
     assert "3.00x" in printed
+    assert "detectable" in printed
+    assert "Holm" in printed
     assert "Comparison of runs" in printed
 
 

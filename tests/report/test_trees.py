@@ -1,5 +1,6 @@
 """The drawing of a tree, read back from its SVG by a parser of its own."""
 
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 
@@ -67,9 +68,16 @@ def test_every_node_is_drawn_apart_and_the_path_is_marked(tree: TreeTrace) -> No
     for i, (_, x, y, _) in enumerate(found):
         for _, other_x, other_y, _ in found[:i]:
             assert abs(x - other_x) >= BOX_W or abs(y - other_y) >= BOX_H
-    edges = [element.get("class") for element in drawing.iter(f"{SVG}path")]
+    edges = list(drawing.iter(f"{SVG}path"))
     assert len(edges) == len(tree.tokens)  # one into every draft node, and the bonus token's
-    assert sum("path" in kind.split() for kind in edges) == len(tree.path) - 1
+    assert sum("path" in edge.get("class").split() for edge in edges) == len(tree.path) - 1
+    by_gap: dict[float, list[tuple[float, float]]] = {}
+    for edge in edges:
+        numbers = [float(n) for n in re.findall(r"[\d.]+", edge.get("d"))]
+        by_gap.setdefault(numbers[0], []).append((numbers[1], numbers[-1]))
+    for ends in by_gap.values():  # within a gap between columns no two edges cross
+        starts = [start for _, start in sorted((end, start) for start, end in ends)]
+        assert starts == sorted(starts)
 
 
 def test_a_node_tells_its_numbers_and_its_text_stays_text() -> None:
