@@ -58,6 +58,8 @@ def _objections(column: Column, summary: dict[str, Any], limits: Limits) -> list
     found = []
     if column.run.manifest.status not in ("finished", "failed"):
         found.append(f"the run is {column.run.manifest.status}")
+    if "RED" in column.certificate:
+        found.append("its exactness certificate is red: it is not lossless")
     if column.speed_up is None:
         found.append("no speed-up is known")
     elif column.speed_up.low is None or column.speed_up.low <= 1:

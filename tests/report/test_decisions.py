@@ -76,6 +76,19 @@ def test_an_interrupted_run_and_one_without_scores_are_not_shipped(run, sample) 
     ]
 
 
+def test_a_red_certificate_is_never_shipped(run, sample, monkeypatch) -> None:
+    """And a missing one is told, without being taken for a proof of either."""
+    folders = runs(run, sample, trees={16: (0.5, 0), 32: (0.4, 0)}, n=12)
+    mark = {"base": "", "tree16": "no certificate", "tree32": "certificate RED"}
+    monkeypatch.setattr("harness.report.compare.certificate_mark", lambda folder: mark[folder.path.name])
+    found, group = made(folders)
+    advice = recommend(group, found.summaries, Limits(quality_margin=0.9))
+    assert advice.chosen.label == "ddtree 16"
+    assert advice.text.endswith("exactness: no certificate.")
+    [red] = [v for v in advice.verdicts if v.label == "ddtree 32"]
+    assert red.objections == ["its exactness certificate is red: it is not lossless"]
+
+
 @pytest.mark.parametrize(
     ("condition", "fails"),
     [
