@@ -67,6 +67,7 @@ def html(report: Report, advice: Advice, tree_sample: str | None = None) -> str:
         acceptance=tables.acceptance_table(report),
         context=context,
         limits=advice.limits,
+        everywhere=advice.everywhere,
         recommendations=[
             (found.group.title, found.text, tables.recommendation_table(found)) for found in recommendations
         ],

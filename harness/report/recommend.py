@@ -1,5 +1,6 @@
 """Which setting to ship: the fastest one that is shown to keep the quality and meets the latency limit."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,33 @@ def recommend(group: Group, summaries: dict[str, dict[str, Any]], limits: Limits
         return Recommendation(group, verdicts, None, "No autoregressive run: nothing can be held against the baseline.")
     text = "Stay with autoregressive decoding: no setting is shown to be faster and within the limits."
     return Recommendation(group, verdicts, None, text)
+
+
+def everywhere(found: list[Recommendation]) -> list[str]:
+    """For each model and hardware with several tasks or temperatures: the one setting that may be shipped in all.
+
+    Of the settings without an objection anywhere, the one with the largest geometric mean of its speed-ups.
+    """
+    lines = []
+    for place in dict.fromkeys((r.group.model, r.group.hardware) for r in found):
+        members = [r for r in found if (r.group.model, r.group.hardware) == place]
+        if len(members) < 2:
+            continue
+        fit = [
+            {v.label: v.column.speed_up for v in r.verdicts if v.column.speed_up and not v.objections} for r in members
+        ]
+        means = {
+            label: math.exp(sum(math.log(each[label].value) for each in fit) / len(fit))
+            for label in fit[0]
+            if all(label in each for each in fit)
+        }
+        head = f"{' on '.join(place)}, one setting for all {len(members)}:"
+        if means:
+            best = max(means, key=lambda label: means[label])
+            lines.append(f"{head} {best}, {means[best]:.2f} times the baseline's decode speed (geometric mean).")
+        else:
+            lines.append(f"{head} none is shown to be faster and within the limits in every one.")
+    return lines
 
 
 def _objections(column: Column, summary: dict[str, Any], limits: Limits) -> list[str]:

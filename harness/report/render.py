@@ -61,6 +61,8 @@ def print_report(report: Report, advice: Advice, console: Console) -> None:
         _print_table(tables.Table(f"Comparison of runs: {group.title}", *table(group.comparison)), console)
         for line in [*notes(group.comparison), found.text]:
             console.print(Text(line))
+    for line in advice.everywhere:
+        console.print(Text(line))
     if report.adjusted:
         console.print(Text(tables.holm_note(report)))
     for line in report.left_out:
@@ -94,6 +96,7 @@ def markdown(report: Report, advice: Advice) -> str:
     lines += ["", tables.holm_note(report)] if report.adjusted else []
     lines += ["", "## Which setting to ship", ""]
     lines += [f"Limits: a loss of at most {advice.limits.quality_margin:g} in score, {_latency(advice.limits)}."]
+    lines += [line for text in advice.everywhere for line in ("", _flat(text))]
     for recommendation in advice.recommendations:
         lines += [
             "",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.report.__main__ import main
+from harness.report.advice import advise
 from harness.report.compare import Run
 from harness.report.groups import Group, Report, report
 from harness.report.halves import choose_budgets, half
@@ -74,6 +75,32 @@ def test_an_interrupted_run_and_one_without_scores_are_not_shipped(run, sample) 
     assert recommend(group, found.summaries, Limits(0.9)).verdicts[0].objections == [
         "no scores to compare, so quality is unknown"
     ]
+
+
+def test_one_setting_for_every_temperature(run, sample) -> None:
+    """At T=0.6 budget 32 is the fastest, at T=1 it is slow; 16 serves both: sqrt(2 · 4) = 2.83."""
+    samples = [(f"s{i}", float(i % 2)) for i in range(30)]
+
+    def timed(seconds: float) -> list[Any]:
+        return [sample(key, [2, 2, 2], seconds=seconds, score=score) for key, score in samples]
+
+    folders = []
+    for name, heat, times in (("cold", 0.6, {16: 0.5, 32: 0.2}), ("hot", 1.0, {16: 0.25, 32: 1.5})):
+        asked = {"sampling": {"name": name, "temperature": heat}}
+        base = [sample(key, [0] * 9, nodes=0, seconds=1.0, score=score) for key, score in samples]
+        folders.append(run(f"base-{name}", base, "autoregressive", asked=asked))
+        for budget, seconds in times.items():
+            speculative = {"tree_budget": budget}
+            folders.append(run(f"{budget}-{name}", timed(seconds), asked=asked, speculative=speculative))
+    found, _ = made(folders)
+    [line] = advise(found, Limits(quality_margin=0.2)).everywhere
+    assert line == (
+        "tiny on ?, one setting for all 2: ddtree 16, 2.83 times the baseline's decode speed (geometric mean)."
+    )
+    [line] = advise(found, Limits(quality_margin=0.01)).everywhere
+    assert line.endswith("none is shown to be faster and within the limits in every one.")
+    one, _ = made(folders[:3])
+    assert advise(one, Limits()).everywhere == []
 
 
 def test_a_red_certificate_is_never_shipped(run, sample, monkeypatch) -> None:
