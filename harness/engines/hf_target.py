@@ -54,9 +54,9 @@ class HFTarget:
 
     def streamed_bytes(self) -> int:
         """Bytes of the weights that a forward reads: all, but for an input embedding of its own, read by the row."""
-        sizes = {p.data_ptr(): p.numel() * p.element_size() for p in self.model.parameters()}
-        embedding, head = self.embedding.weight, self.lm_head.weight
-        return sum(sizes.values()) - (0 if embedding is head else embedding.numel() * embedding.element_size())
+        embedding, head = (module.get_parameter("weight") for module in (self.embedding, self.lm_head))
+        read = [p for p in self.model.parameters() if p is not embedding or p is head]
+        return sum(p.numel() * p.element_size() for p in read)
 
     def prefill(self, prompts: list[list[int]], slots: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """logits_BV of each prompt's last token, features_BQF, length_B. Raises ValueError for an empty prompt."""
