@@ -108,7 +108,10 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     stages = {name.split("/")[1].split("_s_")[0]: value for name, value in summary.items() if name.startswith("stage/")}
     if stages:
         order = ("draft", "build", "verify", "sample", "commit")
-        yield "a profiled round", "  ".join(f"{name} {1000 * stages[name]:.1f}" for name in order if name in stages) + " ms"
+        yield (
+            "a profiled round",
+            "  ".join(f"{name} {1000 * stages[name]:.1f}" for name in order if name in stages) + " ms",
+        )
     if has("quality/score"):
         interval = ""
         if has("quality/score_low"):
