@@ -128,3 +128,11 @@ def test_a_cell_that_decodes_in_batches(certify):
     (equal,) = [line for line in taken.values["lines"] if line["name"] == "ddtree against autoregressive, float32"]
     assert equal["n"] <= 3 * 16 * 4  # three requests, four cells
     assert equal["n"] > 2 * 16 * 4
+
+
+def test_a_temperature_off_by_five_percent_is_seen_by_the_toy_and_by_the_redraws(certify):
+    taken = certify("certify.inject=temperature_off", *ONLY_DRAWS, "certify.contexts=4", "certify.most_draws=20000")
+    red = {line["name"] for line in taken.red if line["statistic"] == "z"}
+    for verifier in ("kernel", "walk", "coupled"):
+        assert f"{verifier}, toy joint of 216 outputs, T=0.8: log p" in red
+        assert f"{verifier}, 4 real contexts redrawn, T=1: log p" in red
