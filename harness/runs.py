@@ -127,7 +127,9 @@ def _code() -> str:
 
 
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
-    )
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:  # a copy without git: `code` tells all the same
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""
