@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# Two test processes on two cores: more threads would wait for each other. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 300
 

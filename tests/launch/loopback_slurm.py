@@ -21,16 +21,12 @@ DAEMONS = ("slurmd", "slurmctld", "munged")  # in the order in which they stop
 
 def require_programs() -> None:
     """Installs the Debian packages where that is allowed. Raises RuntimeError with the command where it is not."""
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *PACKAGES]
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     if all(shutil.which(program, path=path) for program in PROGRAMS):
         return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-q"], env=environment, check=True, capture_output=True)
-        subprocess.run(install, env=environment, check=True, capture_output=True)
-        return
-    raise RuntimeError(f"the Slurm tests need {', '.join(PROGRAMS)}; as root run: {' '.join(install)}")
+    from tests import apt  # not at the top: `stop` runs without the repository on the path
+
+    apt.install(*PACKAGES)
 
 
 class LoopbackSlurm:

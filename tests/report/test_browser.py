@@ -1,6 +1,5 @@
 """The page in a real browser: no console message, something to see at 1200 px, a viewer that works, paper."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -8,6 +7,8 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
+
+from tests import apt
 
 FLAGS = [
     "--headless",
@@ -43,10 +44,7 @@ def chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
-    assert os.geteuid() == 0, "this test needs chromium: apt-get install chromium"
-    subprocess.run(["apt-get", "update", "-q"], check=True, capture_output=True)
-    command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
-    subprocess.run(command, check=True, capture_output=True)
+    apt.install("chromium", "fonts-dejavu-core")
     found = shutil.which("chromium")
     assert found
     return found
