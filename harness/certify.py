@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,7 @@ def to_json(
         "level": LEVEL,
         "random_lines": sum(line.level is not None for line in lines),
         "settings": vars(settings),
+        "reduced": reduced(settings),
         "speculative": manifest.asked["speculative"],
         "command": ["python", "-m", "harness.certify", *manifest.command[3:]],
         "versions": manifest.versions,
@@ -182,6 +183,13 @@ def to_json(
         "seconds": seconds,
         "lines": [line.record() for line in lines],
     }
+
+
+def reduced(settings: CertifySettings) -> list[str]:
+    """The sizes that are below those of the project: what such a certificate has seen is less."""
+    full = CertifySettings(equality_temperatures=[], redraw_temperatures=[])
+    sizes = [f.name for f in fields(settings) if isinstance(getattr(full, f.name), int) and f.name != "seed"]
+    return [name for name in sizes if getattr(settings, name) < getattr(full, name)]
 
 
 def write(certificate: dict[str, Any], run: RunFolder, manifest: RunManifest, settings: CertifySettings) -> Path:
@@ -217,6 +225,8 @@ def show_verdict(console: Console, certificate: dict[str, Any], path: Path) -> i
     failed = "" if green else f": {', '.join(certificate['failed_parts'])}"
     text = f"certificate {certificate['key']} is {'green' if green else 'RED'}{failed}"
     console.print(f"{text} ({certificate['seconds']:.0f} s)", style="green" if green else "red", markup=False)
+    if certificate["reduced"]:
+        console.print(f"taken with less than the usual {', '.join(certificate['reduced'])}", style="yellow")
     console.print(str(path), soft_wrap=True, highlight=False, markup=False)
     return 0 if green else 1
 

@@ -33,7 +33,7 @@ class CertifySettings:
     equality_samples: Annotated[int, Ge(1)] = 2
     equality_tokens: Annotated[int, Ge(0)] = 48  # a sample, in the cell's dtype; 0 leaves the comparison out
     float64_samples: Annotated[int, Ge(0)] = 1  # 0 where a float64 copy of the target does not fit
-    float64_tokens: Annotated[int, Ge(1)] = 24
+    float64_tokens: Annotated[int, Ge(1)] = 16
     toy_draws: Annotated[int, Ge(1000)] = 1_000_000
     redraw_temperatures: list[Annotated[float, Gt(0), Le(100)]]
     contexts: Annotated[int, Ge(1)] = 32  # real (root, tree, logits) at each temperature
