@@ -135,7 +135,8 @@ def word(key: str, value: Any) -> str:
         return f"{key}={value}"
     if re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
         return f"{key}={value}"
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    # Hydra reads a backslash as itself, except in a run of them before a quote, where each must be doubled.
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
     return f"{key}='{escaped}'"
 
 

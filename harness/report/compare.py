@@ -76,6 +76,11 @@ class Column:
     rates: dict[str, float] = field(default_factory=dict)  # over all the run's own records
     equal_outputs: int | None = None  # samples whose ids equal the baseline's, where noise is shared
 
+    @property
+    def certified(self) -> bool:
+        """Whether its speed-up may stand as a headline; without a green certificate it is shown in parentheses."""
+        return self.certificate == "certificate green"
+
 
 @dataclass
 class Comparison:

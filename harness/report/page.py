@@ -159,7 +159,7 @@ def _card(group: Group, found: Recommendation) -> Card:
         lines.append(f"score {score.value:+.3f} {_interval(score, '{:+.3f}')}".strip())
     lines.append(f"exactness: {column.certificate}")
     lines.append("recommended" if found.chosen else "not recommended, see below")
-    big = DASH if column.speed_up is None else f"{column.speed_up.value:.2f}×"
+    big = tables.speed_up(column).partition("\n")[0]  # in parentheses without a green certificate
     return Card(group.title, label, big, lines)
 
 

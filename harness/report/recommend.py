@@ -123,7 +123,8 @@ def _samples_needed(column: Column, limits: Limits) -> str:
 def _praise(chosen: Verdict, limits: Limits) -> str:
     column = chosen.column
     assert column.speed_up is not None
-    text = f"Ship {chosen.label}: {column.speed_up.value:.2f} times the baseline's decode speed"
+    verb = "Ship" if column.certified else "Certify, then ship"
+    text = f"{verb} {chosen.label}: {column.speed_up.value:.2f} times the baseline's decode speed"
     if column.score_difference is not None:
         text += f", a loss of more than {limits.quality_margin:g} in score excluded"
     if limits.max_tpot_ms is not None:

@@ -155,7 +155,9 @@ def _against(column: Column, comparison: Comparison, cell: str) -> str:
 
 def _speed_up(column: Column, comparison: Comparison) -> str:
     cell = _against(column, comparison, _estimate(column.speed_up, "{:.2f}x"))
-    return f"{cell} ({column.certificate})" if column.speed_up is not None else cell
+    if column.speed_up is None:
+        return cell
+    return f"{cell} ({column.certificate})" if column.certified else f"({cell}, {column.certificate})"
 
 
 def _line(cells: list[str]) -> str:

@@ -84,7 +84,7 @@ def speed_table(report: Report) -> Table:
             rows.append(
                 [
                     f"{label}\n{group.title}",
-                    "baseline" if is_base else estimate(column.speed_up, "{:.2f}×"),
+                    "baseline" if is_base else speed_up(column),
                     DASH if is_base else _p(report, column, "speed_up"),
                     number(column.detectable_speed_up, "{:.3f}×"),
                     number(summary.get("throughput/decode_tokens_per_s"), "{:.1f}"),
@@ -172,7 +172,7 @@ def recommendation_table(found: Recommendation) -> Table:
     for place, verdict in enumerate(found.verdicts):
         if verdict is found.chosen:
             marked.add(place)
-        speed = estimate(verdict.column.speed_up, "{:.2f}×")
+        speed = speed_up(verdict.column)
         verdict_text = "; ".join(verdict.objections) or ("ship" if verdict is found.chosen else "fit, but slower")
         rows.append([verdict.label, speed, estimate(verdict.column.score_difference, "{:+.3f}"), verdict_text])
     header = ["setting", "speed-up", "score difference", "verdict"]
@@ -188,6 +188,12 @@ def estimate(value: Estimate | None, form: str) -> str:
     return f"{form.format(value.value)}\n[{bare.format(value.low)}, {bare.format(value.high)}]"
 
 
+def speed_up(column: Column) -> str:
+    head, _, tail = estimate(column.speed_up, "{:.2f}×").partition("\n")
+    head = head if column.speed_up is None or column.certified else f"({head})"
+    return f"{head}\n{tail}" if tail else head
+
+
 def number(value: float | None, form: str, scale: float | None = None) -> str:
     return DASH if value is None else form.format(value if scale is None else value * scale)
 
@@ -196,7 +202,7 @@ def _pair(column: Column | None, group: Group) -> str:
     if column is None:
         return DASH
     is_base = column.run is group.comparison.baseline
-    speed = "1" if is_base else estimate(column.speed_up, "{:.2f}×")
+    speed = "1" if is_base else speed_up(column)
     parts = [text.partition("\n") for text in (speed, estimate(column.acceptance_length, "{:.2f}"))]
     main = " / ".join(head for head, _, _ in parts)
     small = " / ".join(tail for _, _, tail in parts if tail)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.compose import CONF, ConfigError, compose, compose_launcher, expand, preset_sweep
@@ -166,6 +166,9 @@ VALUES = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(VALUES)
+@example("\\0")  # a backslash before what needs no escape
+@example("\\'")
+@example("end\\")
 def test_a_value_of_a_preset_reaches_the_configuration_unchanged(value):
     """Read back by Hydra's own parser: same value and type, and never a sweep."""
     [override] = OverridesParser.create().parse_overrides([word("task.path", value)])

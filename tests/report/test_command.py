@@ -33,7 +33,7 @@ def test_named_runs_are_printed_and_written(three: Path, tmp_path: Path, capsys:
     assert "| run | base | chain | tree |" in text
     assert "| acceptance length | 1.00 [1.00, 1.00] | 3.00 [3.00, 3.00] | 9.00 [9.00, 9.00] |" in text
     assert "| decode tokens/s | 1.0 | 2.0 | 3.0 |" in text
-    speed = "| speed-up | baseline | 2.00x [2.00x, 2.00x] (no certificate) | 3.00x [3.00x, 3.00x] (no certificate) |"
+    speed = "| speed-up | baseline | (2.00x [2.00x, 2.00x], no certificate) | (3.00x [3.00x, 3.00x], no certificate) |"
     assert speed in text
     assert "| score difference | baseline | +0.000 [" in text
     # 4 samples, none changed: 2.8016 · sqrt((0 + 1) / (4 + 2)) / sqrt(4).

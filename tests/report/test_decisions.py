@@ -41,7 +41,7 @@ def test_the_fastest_setting_that_keeps_the_quality(run, sample) -> None:
     found, group = made(runs(run, sample, trees={16: (0.5, 0), 32: (0.7, 0), 64: (0.3, 0.4)}, n=150))
     advice = recommend(group, found.summaries, Limits(quality_margin=0.02))
     assert advice.chosen.label == "ddtree 16"
-    assert advice.text.startswith("Ship ddtree 16: ")
+    assert advice.text.startswith("Certify, then ship ddtree 16: ")
     [worse] = [v for v in advice.verdicts if v.label == "ddtree 64"]
     assert worse.objections[0].startswith("a loss of more than 0.02 is not excluded")
 
