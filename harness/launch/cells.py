@@ -133,7 +133,8 @@ def word(key: str, value: Any) -> str:
         return f"{key}={'null' if value is None else str(value).lower()}"
     if not isinstance(value, str):
         return f"{key}={value}"
-    if re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
+    bare = re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and value.lower() not in ("nan", "inf")
+    if bare and yaml.safe_load(value) == value:
         return f"{key}={value}"
     # Hydra reads a backslash as itself, except in a run of them before a quote, where each must be doubled.
     escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)

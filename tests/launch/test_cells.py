@@ -169,6 +169,8 @@ VALUES = st.one_of(
 @example("\\0")  # a backslash before what needs no escape
 @example("\\'")
 @example("end\\")
+@example("NaN")
+@example("inf")
 def test_a_value_of_a_preset_reaches_the_configuration_unchanged(value):
     """Read back by Hydra's own parser: same value and type, and never a sweep."""
     [override] = OverridesParser.create().parse_overrides([word("task.path", value)])

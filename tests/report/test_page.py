@@ -120,7 +120,7 @@ def test_the_papers_layout(page: Page) -> None:
         for row in table[2:]:
             seconds, tokens, rounds = totals(runs[row[0], heat])
             speed = (base_s / base_tokens) / (seconds / tokens)
-            assert row[column].startswith(f"{speed:.2f}× / {tokens / rounds:.2f} [")
+            assert row[column].startswith(f"({speed:.2f}×) / {tokens / rounds:.2f} [")
 
 
 def test_the_page_needs_nothing_else(page: Page, page_file: Path) -> None:
