@@ -13,7 +13,7 @@ from harness.speculative.base import VerifierName
 @dataclass(frozen=True, kw_only=True)
 class DDTree:
     needs_drafter: ClassVar[bool] = True
-    tree_budget: Annotated[int, Ge(1), Le(4096)] = 16
+    tree_budget: Annotated[int, Ge(1), Le(4096)] = 15
     spine: bool = False
     verifier: VerifierName = "kernel"
     drafter: str | None = None
