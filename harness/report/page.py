@@ -138,9 +138,12 @@ def _title(report: Report) -> str:
 
 
 def _card(group: Group, found: Recommendation) -> Card:
-    def speed(pair: tuple[str, Any]) -> tuple[float, float]:
+    """The recommended setting, else the fastest certified one. Without a green certificate no speed-up is a headline."""
+
+    def speed(pair: tuple[str, Any]) -> tuple[bool, float, float]:
         own = pair[1]
         return (
+            own.certified,
             own.speed_up.value if own.speed_up else 0.0,
             own.acceptance_length.value if own.acceptance_length else 0,
         )
@@ -150,7 +153,8 @@ def _card(group: Group, found: Recommendation) -> Card:
     label, column = (found.chosen.label, found.chosen.column) if found.chosen else max(group.drafting, key=speed)
     lines = []
     if column.speed_up is not None:
-        lines.append(f"decode speed-up {_interval(column.speed_up, '{:.2f}')}".strip())
+        value = tables.speed_up(column).partition("\n")[0]
+        lines.append(f"decode speed-up {value} {_interval(column.speed_up, '{:.2f}')}".strip())
     if column.acceptance_length is not None:
         length = column.acceptance_length
         lines.append(f"{length.value:.2f} tokens a round {_interval(length, '{:.2f}')}".strip())
@@ -159,7 +163,7 @@ def _card(group: Group, found: Recommendation) -> Card:
         lines.append(f"score {score.value:+.3f} {_interval(score, '{:+.3f}')}".strip())
     lines.append(f"exactness: {column.certificate}")
     lines.append("recommended" if found.chosen else "not recommended, see below")
-    big = tables.speed_up(column).partition("\n")[0]  # in parentheses without a green certificate
+    big = f"{column.speed_up.value:.2f}×" if column.speed_up and column.certified else DASH
     return Card(group.title, label, big, lines)
 
 
