@@ -120,7 +120,7 @@ def compose_launcher(words: list[str]) -> Any:
             raise ConfigError(_first_line(error)) from error
     values = OmegaConf.to_container(config.hydra.launcher, resolve=True)
     assert isinstance(values, dict)
-    behaviour = Behaviour(name=names[-1], target=values.pop("_target_"), params=values)  # type: ignore[arg-type]
+    behaviour = Behaviour(name=names[-1], target=values.pop("_target_"), params=values)  # type: ignore[arg-type]  # keys are text
     return build(behaviour, "hydra.launcher")
 
 

@@ -32,7 +32,7 @@ def write_run(
     asked = {"run": {"limit": limit}, "sampling": {"repeats": 1}}
     run.write_manifest(
         RunManifest(id="c0ffee", name="n", command=[], asked=asked, status=status, samples_planned=planned)
-    )  # type: ignore[arg-type]
+    )
     for i in range(done):
         run.append(SampleRecord(task="t", sample_id=f"s{i}", repeat=0, status="ok"))
     for i in range(errors):

@@ -26,7 +26,7 @@ def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finished_run(outputs: Path, run_id: str, status: str = "finished") -> RunFolder:
     run = RunFolder(outputs / f"run-{run_id}")
-    manifest = RunManifest(id=run_id, name=run.path.name, command=[], asked=ASKED, status=status)  # type: ignore[arg-type]
+    manifest = RunManifest(id=run_id, name=run.path.name, command=[], asked=ASKED, status=status)
     tracker = WandbTracker(name="offline", group="sweep-1")
     tracker.start(run, manifest)
     for number in range(3):

@@ -333,7 +333,7 @@ def test_works_for_an_ordinary_user(tmp_path: Path) -> None:
         "assert not box.run_program('import os; os._exit(0)', timeout_s=20).passed\n"
         "print(box.isolation['level'])\n"
     )
-    python = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
+    python = Path(os.path.realpath(sys._base_executable))
     command = [str(python), "-S", "-P", str(script)]
     if os.geteuid() == 0:
         drop = (
