@@ -1,6 +1,5 @@
 """The tables of a report, once: a page and Markdown show the same cells."""
 
-from collections.abc import Callable
 from typing import Any
 
 from harness.report.compare import Column
@@ -219,7 +218,10 @@ def _p(report: Report, column: Column, figure: str) -> str:
     p_value: float | None = getattr(column, f"{figure}_p")
     if p_value is None:
         return DASH
-    form: Callable[[float], str] = lambda p: "<0.001" if p < 0.001 else f"{p:.3f}"  # noqa: E731
+
+    def form(p: float) -> str:
+        return "<0.001" if p < 0.001 else f"{p:.3f}"
+
     return f"{form(p_value)}\n({form(report.adjusted[str(column.run.folder.path), figure])})"
 
 
