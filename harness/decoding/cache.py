@@ -4,7 +4,7 @@ Shapes: B batch, H key/value heads, Q rows written at once, S slots, D head size
 
 Row `b` holds `length_B[b]` committed rows, left-aligned. A forward over Q new rows writes them behind the committed ones;
 `commit` then keeps the rows of the accepted path, in order, and forgets the rest. Rows beyond `length_B` are garbage that
-the next write overwrites, so rejecting costs nothing.
+the next write overwrites, so rejecting costs nothing. Lengths change in place: a captured graph reads them again.
 """
 
 import torch
@@ -48,7 +48,7 @@ class PositionCache:
         source_BW = self.length_B[:, None] + path_BW.clamp(min=0)
         target_BW = self.length_B[:, None] + torch.arange(path_BW.shape[1], device=path_BW.device)
         if path_BW.device.type == "cpu" and self._in_place(path_BW, num_B):
-            self.length_B = self.length_B + num_B
+            self.length_B += num_B
             return
         # Slots behind num_B are garbage either way, but must stay inside the buffer.
         target_BW = target_BW.clamp(max=self.slots - 1)
@@ -57,7 +57,7 @@ class PositionCache:
             old = buffer[self._row_B1, :, target_BW]
             new = buffer[self._row_B1, :, source_BW]
             buffer[self._row_B1, :, target_BW] = torch.where(keep_BW1, new, old)
-        self.length_B = self.length_B + num_B
+        self.length_B += num_B
 
     @staticmethod
     def _in_place(path_BW: Tensor, num_B: Tensor) -> bool:

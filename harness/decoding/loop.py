@@ -1,7 +1,6 @@
-"""The decode loop: draft -> build tree -> verify -> commit, one round a target forward, for every mode.
+"""The decode loop: one round after the other, for every mode, until each sample of a batch has ended.
 
-Shapes: B batch, N tree nodes (root included), D draft depths, V vocabulary, W path width (D + 1), F feature size,
-S stop ids.
+Shapes: B batch, V vocabulary, F feature size, Q prompt rows, S stop ids.
 
 The root is the last committed token: it is in the output, but its key/value row is written by the round that it roots.
 So the rows that a round commits are as many as the tokens that it emits: the root and the accepted path, less the last.
@@ -12,42 +11,28 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from harness.decoding.expected import path_moments, step_probabilities
+from harness.decoding.round import (
+    NUM_ACCEPTED,
+    NUM_DRAFTS,
+    NUM_EMITTED,
+    STOPPED,
+    Drafter,
+    Round,
+    RoundState,
+    Sampler,
+    Target,
+    sampler,
+)
 from harness.decoding.sampling import SamplingBatch, probabilities
 from harness.decoding.trace import MAX_TRACED_ROUNDS, TracedTree, trace_trees
 from harness.decoding.tree import DraftTree, root_only
-from harness.decoding.verify import Verified, Verifier
-
-
-class Target(Protocol):
-    """The model whose distribution the output must have. It keeps the key/value rows of what was committed."""
-
-    def prefill(self, prompts: list[list[int]], slots: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Start a batch: logits_BV of each prompt's last token, features_BQF of its rows (None without), length_B."""
-
-    def forward(self, tree: DraftTree, longest: int) -> tuple[Tensor, Tensor | None]:
-        """logits_BNV and features_BNF of every node, each seeing the committed rows and its own ancestors.
-
-        `longest` is the most rows that any sample has committed: the host knows it, so that no round asks the device.
-        """
-
-    def commit(self, path_BW: Tensor, num_B: Tensor) -> None:
-        """Keep the rows of the first num_B nodes of the path, in order; forget the other nodes of the last forward."""
-
-
-class Drafter(Protocol):
-    block_size: int
-
-    def new_state(self, batch: int, slots: int) -> Any: ...
-
-    def extend(self, state: Any, feature_BQF: Tensor, num_B: Tensor) -> None: ...
-
-    def propose(self, state: Any, root_B: Tensor, *, num_slots: int) -> Tensor: ...
+from harness.decoding.verify import Verifier
 
 
 @dataclass(frozen=True)
@@ -74,6 +59,39 @@ Stage = Callable[[str], AbstractContextManager]
 Observer = Callable[[int, int], None]  # (rounds, tokens) that have just been added
 
 
+class Runner(Protocol):
+    """Who does the rounds. `ahead` of them may be under way beyond the one that is read."""
+
+    ahead: int
+
+    def start(self, round: Round) -> None: ...
+
+    def launch(self, longest: int) -> None: ...
+
+    def read(self) -> list[list[int]]:
+        """The report of the oldest round that was launched and not yet read."""
+
+
+class Stepwise:
+    """One round at a time, each stage inside `stage(name)`."""
+
+    ahead = 0
+
+    def __init__(self, stage: Stage = lambda name: nullcontext()):
+        self.stage = stage
+
+    def start(self, round: Round) -> None:
+        self.round = round
+
+    def launch(self, longest: int) -> None:
+        for name in Round.STAGES:
+            with self.stage(name):
+                getattr(self.round, name)(longest)
+
+    def read(self) -> list[list[int]]:
+        return self.round.state.report_BX.tolist()
+
+
 @torch.inference_mode()
 def decode(
     target: Target,
@@ -86,114 +104,94 @@ def decode(
     max_new_tokens: int,
     num_nodes: int,
     stop_ids: list[int],
+    slots: int | None = None,
+    sample: Sampler | None = None,
+    runner: Runner | None = None,
     profile: Stage | None = None,
     observe: Observer = lambda rounds, tokens: None,
 ) -> list[Decoded]:
     """Decode a batch of prompts to their ends.
 
-    `num_nodes` is the tree's width, root included. With `profile`, each stage runs inside `profile(name)`, each round
-    carries the expected number of accepted drafts and leaves a trace of its tree; leave it out where time is measured.
+    `num_nodes` is the tree's width, root included. `slots`: key/value rows to provide for, by default what this batch
+    needs (`slots_needed`). `sample` and `runner` do the same work faster where a device has something better than the
+    torch form. With `profile`, each stage runs inside `profile(name)`, each round carries the expected number of
+    accepted drafts and leaves a trace of its tree; leave it out where time is measured.
     """
     stage: Stage = profile or (lambda name: nullcontext())
-    device = sampling.temperature_B.device
+    if runner is None or profile:
+        runner = Stepwise(stage)
     results = [Decoded() for _ in prompts]
     block = drafter.block_size if drafter else 1
-    slots = max(map(len, prompts)) + max_new_tokens + max(num_nodes, block) + block
+    slots = slots or slots_needed(max(map(len, prompts)), max_new_tokens, num_nodes, block)
 
     started = time.perf_counter()
     with stage("prefill"):
         logits_BV, feature_BQF, length_B = target.prefill(prompts, slots)
-        state = None
+        drafter_state = None
         if drafter:
             assert feature_BQF is not None
-            state = drafter.new_state(len(prompts), slots)
-            drafter.extend(state, feature_BQF, length_B)
+            drafter_state = drafter.new_state(len(prompts), slots)
+            drafter.extend(drafter_state, feature_BQF, length_B)
         if torch.isnan(logits_BV).any():
             raise ValueError(
                 "the target's logits are NaN: its weights are damaged, or engine.dtype is too narrow for it"
             )
         # The token drawn from prefill has output index 0, so its "root" stands at -1.
-        start = root_only(torch.zeros(len(prompts), dtype=torch.int64, device=device))
+        start = root_only(torch.zeros_like(length_B))
         root_B = verify(start, logits_BV[:, None], sampling, torch.full_like(length_B, -1)).bonus_B
-    stop_S = torch.tensor(stop_ids, dtype=torch.int64, device=device)
-    stopped = torch.isin(root_B, stop_S).tolist()
+    state = RoundState.new(len(prompts), block, stop_ids, max_new_tokens, root_B.device)
+    state.root_B.copy_(root_B)
+    stopped_B = torch.isin(root_B, state.stop_S)
+    state.active_B.copy_(~stopped_B & (max_new_tokens > 1))
+    roots, stopped = root_B.tolist(), stopped_B.tolist()
     ttft = time.perf_counter() - started
-    for result, token, stop in zip(results, root_B.tolist(), stopped, strict=True):
+    for result, token, stop in zip(results, roots, stopped, strict=True):
         result.output_ids.append(token)
         result.ttft_s = ttft
         if stop or max_new_tokens == 1:
             result.finish_reason = "stop" if stop else "length"
+    if all(result.finish_reason for result in results):
+        return results
 
-    index_B = torch.zeros_like(length_B)  # place of the root in the output
+    round = Round(target, drafter, drafter_state, build, sample or sampler(verify), sampling, state)
+    runner.start(round)
     context = length_B.tolist()
+    under_way = 0
     started = time.perf_counter()
     while any(result.finish_reason is None for result in results):
-        active_B = torch.tensor([result.finish_reason is None for result in results], device=device)
-        with stage("draft"):
-            draft_logits_BDV = drafter.propose(state, root_B, num_slots=max(context) + block) if drafter else None
-        with stage("build"):
-            tree = build(root_B, draft_logits_BDV)
-        with stage("verify"):
-            logits_BNV, feature_BNF = target.forward(tree, max(context))
-        with stage("sample"):
-            verified = verify(tree, logits_BNV, sampling, index_B)
-            token_BW = emitted_tokens(tree, verified)
-            num_B, stopped_B = cut(token_BW, verified.num_accepted_B + 1, stop_S, max_new_tokens - 1 - index_B)
-            num_B = torch.where(active_B, num_B, 0)
-        with stage("commit"):
-            target.commit(verified.path_BW, num_B)
-            if drafter:
-                assert feature_BNF is not None
-                rows_BWF = verified.path_BW.clamp(min=0)[..., None].expand(-1, -1, feature_BNF.shape[-1])
-                drafter.extend(state, feature_BNF.gather(1, rows_BWF), num_B)
-        seen = _look(tree, logits_BNV, sampling, verified) if profile else None
-        index_B = index_B + num_B
-        root_B = torch.where(active_B, token_BW.gather(1, (num_B - 1).clamp(min=0)[:, None])[:, 0], root_B)
-
-        tokens, nums, stops = token_BW.tolist(), num_B.tolist(), stopped_B.tolist()
-        accepted, nodes = verified.num_accepted_B.tolist(), (tree.count_B - 1).tolist()
+        while under_way <= runner.ahead:
+            # A round that is not read yet may have committed a whole path.
+            runner.launch(min(max(context) + under_way * block, slots - max(num_nodes, block)))
+            under_way += 1
+        report = runner.read()
+        under_way -= 1
+        seen = _look(round, sampling) if profile else None
         elapsed = time.perf_counter() - started
         for b, result in enumerate(results):
             if result.finish_reason is not None:
                 continue
-            result.output_ids += tokens[b][: nums[b]]
+            row = report[b]
+            num = row[NUM_EMITTED]
+            result.output_ids += row[:num]
             expected = (seen[0][b], seen[1][b]) if seen else (None, None)
             if seen and len(result.trees) < MAX_TRACED_ROUNDS:
                 result.trees.append(seen[2][b])
-            result.rounds.append(RoundStats(accepted[b], nums[b], nodes[b], context[b], *expected))
+            result.rounds.append(RoundStats(row[NUM_ACCEPTED], num, row[NUM_DRAFTS], context[b], *expected))
             result.decode_s = elapsed
-            context[b] += nums[b]
-            if stops[b] or len(result.output_ids) >= max_new_tokens:
-                result.finish_reason = "stop" if stops[b] else "length"
-            observe(1, nums[b])
+            context[b] += num
+            if row[STOPPED] or len(result.output_ids) >= max_new_tokens:
+                result.finish_reason = "stop" if row[STOPPED] else "length"
+            observe(1, num)
     return results
 
 
-def emitted_tokens(tree: DraftTree, verified: Verified) -> Tensor:
-    """int64 [B, W]: the accepted drafts, then the bonus token; entries behind it mean nothing."""
-    follows_BW = torch.cat([verified.path_BW[:, 1:], verified.path_BW[:, :1]], dim=1).clamp(min=0)
-    token_BW = tree.token_BN.gather(1, follows_BW)
-    return token_BW.scatter(1, verified.num_accepted_B[:, None], verified.bonus_B[:, None])
+def slots_needed(longest_prompt: int, max_new_tokens: int, num_nodes: int, block_size: int) -> int:
+    """Key/value rows of the longest sample with the widest forward behind it, and a block of slack."""
+    return longest_prompt + max_new_tokens + max(num_nodes, block_size) + block_size
 
 
-def cut(token_BW: Tensor, num_B: Tensor, stop_S: Tensor, room_B: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of a round's num_B tokens reach the output, and whether the last of them is a stop id.
-
-    A stop id ends the sample at itself, also inside the accepted path; `room_B` (int64, >= 1 while active) is the cap.
-    A stop id in the last place that the cap allows counts as a stop.
-    """
-    width = token_BW.shape[1]
-    place_W = torch.arange(width, device=token_BW.device)
-    stop_BW = torch.isin(token_BW, stop_S) & (place_W < num_B[:, None])
-    first_B = torch.where(stop_BW, place_W + 1, width + 1).amin(dim=1)
-    kept_B = torch.minimum(torch.minimum(num_B, first_B), room_B)
-    return kept_B, first_B <= kept_B
-
-
-def _look(
-    tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, verified: Verified
-) -> tuple[list[float], list[float], list[TracedTree]]:
+def _look(round: Round, sampling: SamplingBatch) -> tuple[list[float], list[float], list[TracedTree]]:
     """Mean and variance of the accepted drafts under the target, and the tree itself: for the profile pass."""
-    step_BN = step_probabilities(tree, probabilities(logits_BNV, sampling))
-    mean_B, variance_B = path_moments(tree, step_BN)
-    return mean_B.tolist(), variance_B.tolist(), trace_trees(tree, verified, step_BN)
+    step_BN = step_probabilities(round.tree, probabilities(round.logits_BNV, sampling))
+    mean_B, variance_B = path_moments(round.tree, step_BN)
+    return mean_B.tolist(), variance_B.tolist(), trace_trees(round.tree, round.verified, step_BN)

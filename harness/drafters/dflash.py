@@ -94,7 +94,7 @@ class DFlashDrafter(nn.Module):
         context = self.network.context(feature_BQF.to(self.network.fc.weight.dtype), position_BQ)
         for index, (key, value) in enumerate(context):
             cache.write(index, key, value)
-        cache.length_B = cache.length_B + num_B
+        cache.length_B += num_B
 
     @torch.no_grad()
     def propose(

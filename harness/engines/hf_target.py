@@ -67,7 +67,7 @@ class HFTarget:
         for row, prompt in zip(token_BQ, prompts, strict=True):
             row[: len(prompt)] = torch.tensor(prompt)
         length_B = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        self.cache = PositionCache(len(prompts), slots, self.device)
+        self.cache = self._new_cache(len(prompts), slots)
         position_Q = torch.arange(longest, device=self.device)
         # Padding stands behind the prompt, so causality alone hides it from every real row.
         seen_BQS = (position_Q[None, :] <= position_Q[:, None]).expand(len(prompts), -1, -1)
@@ -81,7 +81,7 @@ class HFTarget:
         )
         logits_BV = logits_BLV[torch.arange(len(prompts), device=self.device), place_B]
         features = self._collect()
-        self.cache.length_B = length_B
+        self.cache.length_B.copy_(length_B)
         return logits_BV, features, length_B
 
     def forward(self, tree: DraftTree, longest: int) -> tuple[Tensor, Tensor | None]:
@@ -100,6 +100,9 @@ class HFTarget:
     def commit(self, path_BW: Tensor, num_B: Tensor) -> None:
         """Keep the key/value rows of the first num_B nodes of the path."""
         self.cache.commit(path_BW, num_B)
+
+    def _new_cache(self, batch: int, slots: int) -> PositionCache:
+        return PositionCache(batch, slots, self.device)
 
     def _run(self, token_BN: Tensor, position_BN: Tensor, seen_BNS: Tensor, **kwargs: Any) -> Tensor:
         view = _CacheView(self.cache, seen_BNS.shape[-1])

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from harness.decoding.loop import cut, decode, emitted_tokens
+from harness.decoding.loop import decode
+from harness.decoding.round import cut, emitted_tokens
 from harness.decoding.sampling import SamplingParams, sampling_batch
 from harness.decoding.tree import chain, root_only
 from harness.decoding.verify import VERIFIERS, Verified

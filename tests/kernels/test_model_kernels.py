@@ -166,3 +166,26 @@ def test_commit_keeps_the_accepted_path(device, seed):
     commit_rows(cache, length.to(device), path.to(device), num.to(device))
     torch.testing.assert_close(cache, wanted, rtol=0, atol=0)
     torch.testing.assert_close(rows.cpu(), features.cpu()[torch.arange(batch)[:, None], path], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 33])
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_linear(device, num_rows, has_norm):
+    from harness.kernels.linear import gated, linear
+
+    torch.manual_seed(num_rows)
+    num_inputs, num_outputs = 72, 40
+    x = torch.randn(num_rows, num_inputs, device=device)
+    weight = torch.randn(2 * num_outputs, num_inputs, device=device)
+    gain = torch.rand(num_inputs, device=device)
+    norm = (gain, 1e-5) if has_norm else None
+    normed = gain * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) if has_norm else x
+    wanted = normed @ weight.T
+    torch.testing.assert_close(linear(x, weight, norm=norm), wanted, rtol=1e-4, atol=1e-4)
+    gate, up = wanted.chunk(2, dim=-1)
+    activated = torch.nn.functional.silu(gate) * up
+    torch.testing.assert_close(gated(x, weight, norm=norm), activated, rtol=1e-4, atol=1e-4)
+    residual = torch.randn(num_rows, 2 * num_outputs, device=device)
+    added = residual + wanted
+    assert linear(x, weight, norm=norm, residual_MN=residual) is residual
+    torch.testing.assert_close(residual, added, rtol=1e-4, atol=1e-4)
