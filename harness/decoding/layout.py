@@ -26,6 +26,8 @@ class SiblingLayout:
 
 def to_sibling_layout(tree: DraftTree) -> SiblingLayout:
     """Children are linked in node order, which is falling score. No pointer leads to padding."""
+    if tree.layout is not None:
+        return tree.layout
     parent_BN = tree.parent_BN
     batch, num_nodes = parent_BN.shape
     node_BN = torch.arange(num_nodes, device=parent_BN.device).expand(batch, -1)

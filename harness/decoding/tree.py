@@ -11,11 +11,15 @@ import ctypes
 import heapq
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from harness.decoding.ranking import top_sorted
+
+if TYPE_CHECKING:
+    from harness.decoding.layout import SiblingLayout
 
 NEG_INF = float("-inf")
 
@@ -27,6 +31,7 @@ class DraftTree:
     token_BN int64; parent_BN int64, -1 for root and padding; depth_BN int64, 0 for root and padding; score_BN float32,
     the drafter's log-probability of the path (root 0, padding -inf); count_B int64, valid nodes with the root.
     depth_limit: no node is deeper (known without asking the device). None means N - 1.
+    ancestors_BNN, layout: what `ancestor_mask_BNN` and `to_sibling_layout` answer, where the builder made them already.
     """
 
     token_BN: Tensor
@@ -35,6 +40,8 @@ class DraftTree:
     score_BN: Tensor
     count_B: Tensor
     depth_limit: int | None = None
+    ancestors_BNN: Tensor | None = None
+    layout: "SiblingLayout | None" = None
 
     @property
     def num_nodes(self) -> int:
@@ -53,6 +60,8 @@ class DraftTree:
 
     def ancestor_mask_BNN(self) -> Tensor:
         """bool [B, i, j]: j is i or an ancestor of i. Padding sees itself only."""
+        if self.ancestors_BNN is not None:
+            return self.ancestors_BNN
         num_nodes = self.num_nodes
         mask_BNN = torch.eye(num_nodes, dtype=torch.bool, device=self.token_BN.device).repeat(len(self.count_B), 1, 1)
         jump_BN = self.parent_BN
