@@ -1,0 +1,138 @@
+"""The ways of decoding that `benchmarks.decode` compares: ours through the engine's interface, the official loop's own."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.official import Method, OfficialLoop
+from harness.config import HardwareConfig
+from harness.engines.base import Request, Sampling, Setup
+from harness.engines.hf import HFEngine
+from harness.speculative.autoregressive import Autoregressive
+from harness.speculative.base import Mode, VerifierName
+from harness.speculative.ddtree import DDTree
+from harness.speculative.dflash import DFlash
+
+GUARD_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Prompt:
+    task: str
+    sample_id: str
+    stream: int  # key of the random stream, as the harness makes it
+    prompt_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One sample under one arm. Prefill and the token drawn from it are in neither `tokens` nor `seconds`."""
+
+    output_ids: list[int]
+    tokens: int  # that reached the output
+    rounds: int
+    seconds: float
+
+
+class Arm(Protocol):
+    def decode(self, prompt: Prompt, temperature: float, max_new_tokens: int) -> Decoded | None:
+        """None where the sample has no round (it ended with the first token) or could not be decoded."""
+
+
+class OurArm:
+    """A session of engine=hf, opened once; temperature and length are set for every sample."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        engine: HFEngine,
+        *,
+        target: Path,
+        drafter: Path,
+        device: str,
+        stop_ids: list[int],
+    ):
+        self.setup = Setup(
+            target=target,
+            drafter=drafter if mode.needs_drafter else None,
+            mode=mode,
+            hardware=HardwareConfig(name=device, device=device),  # type: ignore[arg-type]
+            sampling=_sampling(0.0, GUARD_TOKENS),
+            stop_ids=stop_ids,
+        )
+        self.session = engine.open(self.setup)
+
+    def decode(self, prompt: Prompt, temperature: float, max_new_tokens: int) -> Decoded | None:
+        # A session reads its sampling values when it generates, so one session serves every temperature. `guard` checks.
+        self.session.setup = replace(self.setup, sampling=_sampling(temperature, max_new_tokens))
+        request = Request(sample_id=prompt.sample_id, repeat=0, prompt_ids=prompt.prompt_ids, stream=prompt.stream)
+        [found] = self.session.generate([request])
+        if found.error:
+            raise RuntimeError(f"{prompt.task} {prompt.sample_id}: {found.error}")
+        if not found.rounds or found.decode_s is None:
+            return None
+        return Decoded(found.output_ids, sum(r.num_emitted for r in found.rounds), len(found.rounds), found.decode_s)
+
+    def guard(self, prompt: Prompt, temperatures: list[float]) -> None:
+        """Warm every temperature up, and stop when one does not reach the sampler.
+
+        Two streams agree at 0 and part above; by chance alone, 24 tokens above 0 agree on a peaked text only, so a
+        temperature of 5 is asked as well.
+        """
+        other = replace(prompt, stream=prompt.stream ^ 1)
+        for temperature in sorted({*temperatures, 5.0}):
+            both = [self.decode(p, temperature, GUARD_TOKENS) for p in (prompt, other)]
+            same = [b.output_ids if b else [] for b in both]
+            if (temperature == 0 and same[0] != same[1]) or (temperature == 5 and same[0] == same[1]):
+                raise RuntimeError(f"{self.setup.mode}: temperature {temperature} does not reach the sampler")
+
+
+class OfficialArm:
+    def __init__(self, loop: OfficialLoop, method: Method, tree_budget: int | None, stop_ids: list[int]):
+        self.loop, self.method, self.tree_budget, self.stop_ids = loop, method, tree_budget, stop_ids
+        self.dropped = 0
+
+    def decode(self, prompt: Prompt, temperature: float, max_new_tokens: int) -> Decoded | None:
+        try:
+            found = self.loop.generate(
+                prompt.prompt_ids,
+                method=self.method,
+                temperature=temperature,
+                max_new_tokens=max_new_tokens,
+                stop_ids=self.stop_ids,
+                stream=prompt.stream,
+                tree_budget=self.tree_budget,
+            )
+        except ValueError:  # it dropped an id that equals the mask id: its counts mean nothing here
+            self.dropped += 1
+            return None
+        if not found.emitted:
+            return None
+        return Decoded(found.output_ids, sum(found.emitted), len(found.emitted), found.decode_s)
+
+
+def our_modes(budgets: list[int], verifier: VerifierName, baselines: list[VerifierName]) -> dict[str, Mode]:
+    """Arms by name. Several autoregressive ones compete to be the baseline: the fastest is taken."""
+    modes: dict[str, Mode] = {f"autoregressive-{v}": Autoregressive(verifier=v) for v in baselines}
+    modes["dflash"] = DFlash(verifier=verifier)
+    return modes | {ddtree(budget): DDTree(tree_budget=budget, verifier=verifier) for budget in budgets}
+
+
+def ddtree(budget: int) -> str:
+    return f"ddtree-{budget}"
+
+
+def parse_engine(words: list[str]) -> HFEngine:
+    """HFEngine from KEY=VALUE words. Raises ValueError for keys it has not."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        values[key] = int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
+    try:
+        return HFEngine(**values)
+    except TypeError as error:
+        raise ValueError(f"--engine {' '.join(words)}: {error}") from error
+
+
+def _sampling(temperature: float, max_new_tokens: int) -> Sampling:
+    return Sampling(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, max_new_tokens=max_new_tokens)
