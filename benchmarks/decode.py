@@ -3,9 +3,9 @@
     python -m benchmarks.decode prepare --out prompts.json             # where the harness's packages are installed
     python -m benchmarks.decode run --prompts prompts.json --target DIR [--official PATH] [--out FILE]
 
-`run` needs torch, transformers, scipy, rich and annotated-types alone. Arms take turns sample by sample, the order
-reversed every other sample, so a machine that slows down slows all of them. Budgets are compared on samples of their
-own; at each temperature the fastest there is `chosen`, and the official DDTree runs with it. Prefill is in no time.
+`run` needs torch, transformers, scipy, rich and annotated-types alone. At each temperature arms take turns sample by
+sample, the order reversed every other sample, so a machine that slows down slows all of them. Budgets are compared on
+samples of their own; the fastest there is `chosen`, and the official DDTree runs with it. Prefill is in no time.
 
 For equal acceptance rather than speed: `--engine dtype=float32 --noise coupled`, where every mode, the official loop
 included, must give the same tokens at any temperature (the official loop's `sample` is replaced, so its times differ).
@@ -23,7 +23,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import machine
-from benchmarks.decode_arms import Arm, Decoded, OfficialArm, OurArm, Prompt, ddtree, our_modes, parse_engine
+from benchmarks.decode_arms import (
+    PRIME_TOKENS,
+    Arm,
+    Decoded,
+    OfficialArm,
+    OurArm,
+    Prompt,
+    ddtree,
+    our_modes,
+    parse_engine,
+)
 from benchmarks.decode_rows import fastest, rows
 from benchmarks.official import OfficialLoop
 
@@ -55,7 +65,7 @@ def main() -> None:
     run.add_argument("--baselines", default="coupled", help="verifiers of the autoregressive arms that compete")
     run.add_argument("--engine", nargs="*", default=[], help="KEY=VALUE of engine=hf")
     run.add_argument("--noise", choices=("own", "coupled"), default="own", help="the official loop's")
-    run.add_argument("--limit-s", type=float, default=270, help="start no further sample after so long")
+    run.add_argument("--limit-s", type=float, default=270, help="start no sample after so long")
     machine.add_arguments(run)
     run.set_defaults(call=measure)
     options = parser.parse_args()
@@ -88,44 +98,19 @@ def measure(options: argparse.Namespace) -> None:
             f"--samples={options.samples}: {options.prompts} leaves {len(report)} beside those for choosing"
         )
     device = machine.pick_device(options.device)
-    engine, stop_ids = parse_engine(options.engine), asked["stop_ids"]
-    modes = our_modes(options.budgets, options.verifier, options.baselines.split(","))
-    ours: dict[str, OurArm] = {}
-    start_up_s: dict[str, float] = {}
-    for name, mode in modes.items():
-        begun = time.monotonic()
-        ours[name] = OurArm(
-            mode, engine, target=options.target, drafter=options.drafter, device=device, stop_ids=stop_ids
-        )
-        ours[name].guard(choose[0], options.temperatures)
-        start_up_s[name] = round(time.monotonic() - begun, 2)
-        print(f"{name}: ready after {start_up_s[name]} s", flush=True)
-    chosen = {t: choose_budget(ours, options.budgets, choose, t, options.max_new_tokens) for t in options.temperatures}
-    print("chosen budgets:", chosen, flush=True)
-    arms: dict[float, dict[str, Arm]] = {t: dict(ours) for t in options.temperatures}
-    limits: dict[str, int] = {}
+    ours, start_up_s = open_ours(options, device, asked["stop_ids"])
     loop = None
     if options.official:
         begun = time.monotonic()
         dtype = getattr(torch, ours["dflash"].session.resolved["dtype"])
-        loop = OfficialLoop(
-            options.official, options.target, options.drafter, dtype=dtype, device=device, noise=options.noise
-        )
-        for t in options.temperatures:
-            official = {
-                "official autoregressive": OfficialArm(loop, "autoregressive", None, stop_ids),
-                "official dflash": OfficialArm(loop, "dflash", None, stop_ids),
-                f"official {ddtree(chosen[t])}": OfficialArm(loop, "ddtree", chosen[t], stop_ids),
-            }
-            for name, arm in official.items():
-                arm.decode(choose[0], t, 16)  # warm-up, as long as in its own benchmark
-                limits[name] = options.official_samples if "ddtree" in name else options.official_others
-            arms[t] |= official
+        places = options.official, options.target, options.drafter
+        loop = OfficialLoop.load(*places, dtype=dtype, device=device, noise=options.noise)
         start_up_s["official"] = round(time.monotonic() - begun, 2)
-    found, undone = interleave(arms, report, limits, options, started)
-    tables = {t: rows(found[t]) for t in options.temperatures}
-    for t, table in tables.items():
-        show(t, table, chosen[t])
+    found: dict[str, Any] = {}
+    begun = time.monotonic()
+    for place, t in enumerate(options.temperatures, 1):
+        until = begun + (options.limit_s - (begun - started)) * place / len(options.temperatures)
+        found[str(t)] = at_temperature(t, ours, loop, choose, report, options, asked["stop_ids"], until)
     result = {
         "benchmark": "decode",
         "machine": machine.facts(device, options.commit),
@@ -133,21 +118,71 @@ def measure(options: argparse.Namespace) -> None:
         "target": asked["target"],
         "engine": {name: arm.session.resolved for name, arm in ours.items()},
         "official": loop.facts() if loop else None,
-        "official_samples_dropped": sum(getattr(a, "dropped", 0) for t in arms for a in arms[t].values()),
         "start_up_s": start_up_s,
-        "chosen_budget": {str(t): budget for t, budget in chosen.items()},
-        "not_reached": undone,
         "seconds": round(time.monotonic() - started, 1),
-        "temperatures": {str(t): table for t, table in tables.items()},
-        "samples": {
-            str(t): {
-                name: {s: [d.tokens, d.rounds, round(d.seconds, 5)] for s, d in found[t][name].items()}
-                for name in found[t]
-            }
-            for t in options.temperatures
-        },
+        "temperatures": found,
     }
     machine.write(options.out, result)
+
+
+def open_ours(
+    options: argparse.Namespace, device: str, stop_ids: list[int]
+) -> tuple[dict[str, OurArm], dict[str, float]]:
+    """Our arms, and the seconds that each took to load."""
+    engine = parse_engine(options.engine)
+    ours, seconds = {}, {}
+    for name, mode in our_modes(options.budgets, options.verifier, options.baselines.split(",")).items():
+        begun = time.monotonic()
+        places = {"target": options.target, "drafter": options.drafter}
+        ours[name] = OurArm(mode, engine, **places, device=device, stop_ids=stop_ids)
+        seconds[name] = round(time.monotonic() - begun, 2)
+        print(f"{name}: loaded in {seconds[name]} s", flush=True)
+    return ours, seconds
+
+
+def at_temperature(
+    t: float,
+    ours: dict[str, OurArm],
+    loop: OfficialLoop | None,
+    choose: list[Prompt],
+    report: list[Prompt],
+    options: argparse.Namespace,
+    stop_ids: list[int],
+    until: float,
+) -> dict[str, Any]:
+    """Everything at one temperature: prime, choose a budget, decode in turns, tell."""
+    begun = time.monotonic()
+    for arm in ours.values():
+        arm.guard(choose[0])
+        arm.prime(choose + report, t, options.max_new_tokens)
+    prime_s = round(time.monotonic() - begun, 2)
+    chosen = choose_budget(ours, options.budgets, choose, t, options.max_new_tokens)
+    arms: dict[str, Arm] = dict(ours)
+    theirs: dict[str, OfficialArm] = {}
+    if loop:
+        theirs = {
+            "official autoregressive": OfficialArm(loop, "autoregressive", None, stop_ids),
+            "official dflash": OfficialArm(loop, "dflash", None, stop_ids),
+            f"official {ddtree(chosen)}": OfficialArm(loop, "ddtree", chosen, stop_ids),
+        }
+        for arm in theirs.values():
+            arm.decode(choose[0], t, PRIME_TOKENS)  # as much warm-up as in its own benchmark
+    limits = {name: options.official_samples if "ddtree" in name else options.official_others for name in theirs}
+    print(f"T={t}: primed in {prime_s} s, chosen budget {chosen}", flush=True)
+    found, undone = interleave(arms | theirs, report, limits, t, options.max_new_tokens, until)
+    table = rows(found)
+    show(t, table, chosen)
+    return {
+        "chosen_budget": chosen,
+        "prime_s": prime_s,
+        "samples_not_reached": undone,
+        "official_samples_dropped": sum(arm.dropped for arm in theirs.values()),
+        "arms": table,
+        "tokens_rounds_seconds": {
+            name: {sample: [d.tokens, d.rounds, round(d.seconds, 5)] for sample, d in samples.items()}
+            for name, samples in found.items()
+        },
+    }
 
 
 def choose_budget(ours: dict[str, OurArm], budgets: list[int], prompts: list[Prompt], t: float, cap: int) -> int:
@@ -164,23 +199,17 @@ def choose_budget(ours: dict[str, OurArm], budgets: list[int], prompts: list[Pro
 
 
 def interleave(
-    arms: dict[float, dict[str, Arm]],
-    prompts: list[Prompt],
-    limits: dict[str, int],
-    options: argparse.Namespace,
-    started: float,
-) -> tuple[dict[float, Found], int]:
+    arms: dict[str, Arm], prompts: list[Prompt], limits: dict[str, int], t: float, cap: int, until: float
+) -> tuple[Found, int]:
     """Every arm on every sample, in turns; an arm in `limits` on the first so many. Also: samples not reached."""
-    found: dict[float, Found] = {t: {name: {} for name in arms[t]} for t in arms}
+    found: Found = {name: {} for name in arms}
     for place, prompt in enumerate(prompts):
-        if time.monotonic() - started > options.limit_s:
+        if time.monotonic() > until:
             return found, len(prompts) - place
-        for t, at in arms.items():
-            names = [name for name in at if place < limits.get(name, len(prompts))]
-            for name in names[:: -1 if place % 2 else 1]:
-                if decoded := at[name].decode(prompt, t, options.max_new_tokens):
-                    found[t][name][f"{prompt.task} {prompt.sample_id}"] = decoded
-        print(f"{place + 1} of {len(prompts)} samples, {time.monotonic() - started:.0f} s", flush=True)
+        names = [name for name in arms if place < limits.get(name, len(prompts))]
+        for name in names[:: -1 if place % 2 else 1]:
+            if decoded := arms[name].decode(prompt, t, cap):
+                found[name][f"{prompt.task} {prompt.sample_id}"] = decoded
     return found, 0
 
 

@@ -13,7 +13,7 @@ from harness.speculative.base import Mode, VerifierName
 from harness.speculative.ddtree import DDTree
 from harness.speculative.dflash import DFlash
 
-GUARD_TOKENS = 24
+PRIME_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class OurArm:
             drafter=drafter if mode.needs_drafter else None,
             mode=mode,
             hardware=HardwareConfig(name=device, device=device),  # type: ignore[arg-type]
-            sampling=_sampling(0.0, GUARD_TOKENS),
+            sampling=_sampling(0.0, PRIME_TOKENS),
             stop_ids=stop_ids,
         )
         self.session = engine.open(self.setup)
 
     def decode(self, prompt: Prompt, temperature: float, max_new_tokens: int) -> Decoded | None:
-        # A session reads its sampling values when it generates, so one session serves every temperature. `guard` checks.
+        # A session reads its sampling values when it generates, so one session serves all. `guard` checks.
         self.session.setup = replace(self.setup, sampling=_sampling(temperature, max_new_tokens))
         request = Request(sample_id=prompt.sample_id, repeat=0, prompt_ids=prompt.prompt_ids, stream=prompt.stream)
         [found] = self.session.generate([request])
@@ -73,17 +73,21 @@ class OurArm:
             return None
         return Decoded(found.output_ids, sum(r.num_emitted for r in found.rounds), len(found.rounds), found.decode_s)
 
-    def guard(self, prompt: Prompt, temperatures: list[float]) -> None:
-        """Warm every temperature up, and stop when one does not reach the sampler.
+    def prime(self, prompts: list[Prompt], temperature: float, max_new_tokens: int) -> None:
+        """Leave nothing to be captured or compiled later: the longest prompt, then a context of every power of two."""
+        longest = max(prompts, key=lambda prompt: len(prompt.prompt_ids))
+        self.decode(longest, temperature, max_new_tokens)
+        end = len(longest.prompt_ids) + max_new_tokens - PRIME_TOKENS
+        for length in [*(96 * 2**i for i in range(16) if 96 * 2**i < end), end]:
+            ids = (longest.prompt_ids * (1 + length // len(longest.prompt_ids)))[:length]
+            self.decode(replace(longest, prompt_ids=ids), temperature, PRIME_TOKENS)
 
-        Two streams agree at 0 and part above; by chance alone, 24 tokens above 0 agree on a peaked text only, so a
-        temperature of 5 is asked as well.
-        """
-        other = replace(prompt, stream=prompt.stream ^ 1)
-        for temperature in sorted({*temperatures, 5.0}):
-            both = [self.decode(p, temperature, GUARD_TOKENS) for p in (prompt, other)]
+    def guard(self, prompt: Prompt) -> None:
+        """RuntimeError when the temperature does not reach the sampler: two streams must agree at 0 and part at 5."""
+        for temperature in (0.0, 5.0):
+            both = [self.decode(replace(prompt, stream=s), temperature, PRIME_TOKENS) for s in (1, 2)]
             same = [b.output_ids if b else [] for b in both]
-            if (temperature == 0 and same[0] != same[1]) or (temperature == 5 and same[0] == same[1]):
+            if (same[0] == same[1]) != (temperature == 0):
                 raise RuntimeError(f"{self.setup.mode}: temperature {temperature} does not reach the sampler")
 
 

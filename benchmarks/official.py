@@ -12,12 +12,14 @@ It needs transformers 5.17: from 5.18 on, `DynamicCache.crop(length)`, which it 
   in float32 its output must equal ours token for token at any temperature. Leave it off where time is measured.
 """
 
+import copy
 import hashlib
 import importlib
 import importlib.util
 import logging
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +28,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from harness.drafters.dflash import DFlashDrafter
 
 COMMIT = "c96427a185677bf4133ed865dd1626a5041aef9b"
 FILES = {
@@ -58,35 +62,63 @@ class OfficialGeneration:
 
 
 class OfficialLoop:
-    """Target and drafter as its benchmark loads them. One prompt at a time, as its loop is."""
+    """Target and drafter as its benchmark has them. One prompt at a time, as its loop is."""
 
     def __init__(
         self,
         folder: Path,
-        target: Path,
-        drafter: Path,
-        *,
-        dtype: torch.dtype = torch.bfloat16,
-        device: str = "cuda",
+        target: torch.nn.Module,
+        make_drafter: Callable[[Any], torch.nn.Module],
         noise: Literal["own", "coupled"] = "own",
     ):
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
+        """target: a transformers model with SDPA on its device. make_drafter: its drafter's class -> the drafter."""
         self.ddtree, self.dflash, model = import_checkout(folder)
-        self.target = AutoModelForCausalLM.from_pretrained(target, attn_implementation="sdpa", dtype=dtype)
-        self.target.to(device).eval()
-        self.drafter = model.DFlashDraftModel.from_pretrained(drafter, attn_implementation="sdpa", dtype=dtype)
-        self.drafter.to(device).eval()
-        self.device = torch.device(device)
+        self.target = target.eval()
+        self.drafter: Any = make_drafter(model.DFlashDraftModel).eval()
+        self.device = self.drafter.device
         self.compiled_compaction = False
         if self.device.type == "cuda":
             self.ddtree.maybe_enable_cpp_compact(True)
             self.compiled_compaction = self.ddtree.load_cpp_compact_module() is not None
+        else:
+            self.ddtree.cuda_time = self.dflash.cuda_time = time.perf_counter
         self._own_sample = model.sample
-        self._clock()
         self._noise = CoupledNoise(self.target, self._own_sample) if noise == "coupled" else None
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        target: Path,
+        drafter: Path,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        noise: Literal["own", "coupled"] = "own",
+    ) -> "OfficialLoop":
+        """Of checkpoint folders."""
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        asked: dict[str, Any] = dict(attn_implementation="sdpa", dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(target, **asked).to(device)
+        return cls(folder, model, lambda kind: kind.from_pretrained(drafter, **asked).to(device), noise)
+
+    @classmethod
+    def of(cls, folder: Path, target: torch.nn.Module, drafter: DFlashDrafter) -> "OfficialLoop":
+        """Of models in memory: the target itself, and a copy of our drafter's weights, whose names are the same."""
+        weight, ours = drafter.network.fc.weight, drafter.config
+        config = copy.deepcopy(ours.network)
+        config.block_size, config.num_target_layers = ours.block_size, ours.num_target_layers
+        config.dflash_config = {"mask_token_id": ours.mask_token_id, "target_layer_ids": ours.target_layer_ids}
+
+        def make(kind: Any) -> torch.nn.Module:
+            model = kind._from_config(config, attn_implementation="sdpa", dtype=weight.dtype).to(weight.device)
+            model.load_state_dict(drafter.network.state_dict())
+            return model
+
+        return cls(folder, target, make)
 
     def generate(
         self,
@@ -127,10 +159,6 @@ class OfficialLoop:
             "compiled_cache_compaction": self.compiled_compaction,
             "noise": "coupled" if self._noise else "own",
         }
-
-    def _clock(self) -> None:
-        if self.device.type != "cuda":
-            self.ddtree.cuda_time = self.dflash.cuda_time = time.perf_counter
 
 
 class CoupledNoise:

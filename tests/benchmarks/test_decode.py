@@ -1,5 +1,6 @@
 """What `benchmarks.decode` says of samples whose numbers are known, and that it notices a temperature that is ignored."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,11 +81,11 @@ def test_a_session_that_ignores_the_temperature_is_caught(listens):
     arm = OurArm(Autoregressive(), engine, target=Path("t"), drafter=Path("d"), device="cpu", stop_ids=[2])
     prompt = Prompt("task", "1", 4, [1, 2, 3])
     if listens:
-        arm.guard(prompt, [0.0, 1.0])
+        arm.guard(prompt)
         assert arm.decode(prompt, 1.0, 2) == Decoded([7, 4], 1, 1, 0.1)
     else:
         with pytest.raises(RuntimeError, match="does not reach the sampler"):
-            arm.guard(prompt, [0.0, 1.0])
+            arm.guard(prompt)
 
 
 def test_arms_take_turns_and_stop_at_their_limits():
@@ -99,15 +100,28 @@ def test_arms_take_turns_and_stop_at_their_limits():
             return sample(2, 1, 0.1)
 
     prompts = [Prompt("t", str(i), i, [1]) for i in range(3)]
-    options = SimpleNamespace(limit_s=1e9, max_new_tokens=4)
-    arms = {0.0: {"x": Arm("x"), "official y": Arm("y")}}
-    found, undone = decode.interleave(arms, prompts, {"official y": 1}, options, 0.0)
+    arms = {"x": Arm("x"), "official y": Arm("y")}
+    found, undone = decode.interleave(arms, prompts, {"official y": 1}, 0.0, 4, until=math.inf)
     assert calls == [("0", "x"), ("0", "y"), ("1", "x"), ("2", "x")]
     assert undone == 0
-    assert len(found[0.0]["x"]) == 3
-    assert list(found[0.0]["official y"]) == ["t 0"]
-    options.limit_s = -1e9
-    assert decode.interleave(arms, prompts, {}, options, 0.0)[1] == 3
+    assert len(found["x"]) == 3
+    assert list(found["official y"]) == ["t 0"]
+    assert decode.interleave(arms, prompts, {}, 0.0, 4, until=0.0)[1] == 3
+
+
+def test_priming_meets_every_context_before_the_clock_starts():
+    """Prompts of 100 and 300 tokens, 128 more: the longest first, every power of two, the very end."""
+    lengths = []
+
+    class Recorder(Session):
+        def generate(self, requests):
+            lengths.append((len(requests[0].prompt_ids), self.setup.sampling.max_new_tokens))
+            yield from super().generate(requests)
+
+    engine = SimpleNamespace(open=lambda setup: Recorder(True))
+    arm = OurArm(Autoregressive(), engine, target=Path("t"), drafter=Path("d"), device="cpu", stop_ids=[2])
+    arm.prime([Prompt("t", "a", 1, [1] * 100), Prompt("t", "b", 1, [1] * 300)], 0.0, 128)
+    assert lengths == [(300, 128), (96, 16), (192, 16), (384, 16), (412, 16)]
 
 
 def test_arms_and_engine_words():
