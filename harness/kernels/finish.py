@@ -130,7 +130,8 @@ def _close(
     tl.store(report + report_width + 3, count - 1)
 
 
-@triton.jit
+# A size of 1 would become a constant, and with a constant width of 1 the compiler (Triton 3.6) fails on the loop.
+@triton.jit(do_not_specialize=["width", "report_width", "num_stops", "num_nodes", "num_chunks"])
 def _walk_and_finish(
     score_ptr, id_ptr, token_ptr, parent_ptr, path_ptr, accepted_ptr, bonus_ptr, count_ptr,
     root_ptr, index_ptr, active_ptr, cap_ptr, stop_ptr, num_ptr, report_ptr, width, report_width, num_stops,
@@ -164,7 +165,7 @@ def _walk_and_finish(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "report_width", "num_stops", "num_nodes"])
 def _finish(
     token_ptr, path_ptr, accepted_ptr, bonus_ptr, count_ptr,
     root_ptr, index_ptr, active_ptr, cap_ptr, stop_ptr, num_ptr, report_ptr, width, report_width, num_stops,
