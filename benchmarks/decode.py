@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace) -> None:
             f"--samples={options.samples}: {options.prompts} leaves {len(report)} beside those for choosing"
         )
     device = machine.pick_device(options.device)
-    ours, start_up_s = open_ours(options, device, asked["stop_ids"])
+    ours, start_up_s = open_ours(options, device, asked["stop_ids"], choose[0])
     loop = None
     if options.official:
         begun = time.monotonic()
@@ -126,17 +126,18 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def open_ours(
-    options: argparse.Namespace, device: str, stop_ids: list[int]
+    options: argparse.Namespace, device: str, stop_ids: list[int], prompt: Prompt
 ) -> tuple[dict[str, OurArm], dict[str, float]]:
-    """Our arms, and the seconds that each took to load."""
+    """Our arms, and the seconds until each had decoded its first tokens."""
     engine = parse_engine(options.engine)
     ours, seconds = {}, {}
     for name, mode in our_modes(options.budgets, options.verifier, options.baselines.split(",")).items():
         begun = time.monotonic()
         places = {"target": options.target, "drafter": options.drafter}
         ours[name] = OurArm(mode, engine, **places, device=device, stop_ids=stop_ids)
+        ours[name].guard(prompt)
         seconds[name] = round(time.monotonic() - begun, 2)
-        print(f"{name}: loaded in {seconds[name]} s", flush=True)
+        print(f"{name}: ready in {seconds[name]} s", flush=True)
     return ours, seconds
 
 
@@ -153,7 +154,6 @@ def at_temperature(
     """Everything at one temperature: prime, choose a budget, decode in turns, tell."""
     begun = time.monotonic()
     for arm in ours.values():
-        arm.guard(choose[0])
         arm.prime(choose + report, t, options.max_new_tokens)
     prime_s = round(time.monotonic() - begun, 2)
     chosen = choose_budget(ours, options.budgets, choose, t, options.max_new_tokens)
