@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness.decoding.layout import SiblingLayout
 from harness.decoding.tree import DraftTree, _check_budget, _pairs
+from harness.kernels.counting import count_below, search_below
 
 RANK_BITS = 10
 MOST_BUDGET = 1 << RANK_BITS
@@ -47,7 +48,7 @@ def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     _build_tree[(batch,)](
         *(root_B.to(torch.int64), logp_BDK, ids_BDK.contiguous(), pairs_S, keys_BX, levels_BX),
         *(integers_4BN, layout_3BN, score_BN, count_B, ancestors_BNN.view(torch.uint8)),
-        *(batch, depth_limit, num_ranks, num_pairs, budget),
+        *(num_nodes, batch, depth_limit, num_ranks, num_pairs, budget.bit_length()),
         SPINE=spine,
         BLOCK=block,
         TILE=32 * num_warps,
@@ -74,18 +75,6 @@ def _packed_pairs(num_ranks: int, budget: int, device: torch.device) -> tuple[Te
 
 
 @triton.jit
-def _count_below(keys_ptr, count, mine):
-    """How many of the first `count` keys are below each of `mine`. A thread owns entries of `mine`: no exchange."""
-    CHUNK: tl.constexpr = 32
-    below = tl.zeros_like(mine).to(tl.int32)
-    for start in range(0, count, CHUNK):
-        place = start + tl.arange(0, CHUNK)
-        other = tl.load(keys_ptr + place, mask=place < count, other=0x7FFFFFFFFFFFFFFF)
-        below += tl.sum((other[:, None] < mine[None, :]).to(tl.int32), axis=0)
-    return below
-
-
-@triton.jit
 def _tighten(cost, alive_ptr, num_alive, budget, BLOCK: tl.constexpr):
     """A cost that at least `budget` prefixes, alive or new, stay below: near the least such, or infinite.
 
@@ -106,10 +95,10 @@ def _tighten(cost, alive_ptr, num_alive, budget, BLOCK: tl.constexpr):
     return limit
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "depth_limit", "num_ranks", "num_pairs", "search_steps"])
 def _build_tree(
     root_ptr, logp_ptr, ids_ptr, pairs_ptr, keys_ptr, levels_ptr, integers_ptr, layout_ptr, score_ptr, count_ptr,
-    ancestors_ptr, batch, depth_limit, num_ranks, num_pairs, budget,
+    ancestors_ptr, num_nodes, batch, depth_limit, num_ranks, num_pairs, search_steps,
     SPINE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """A key is (bits of the cost, place in a list) in one int64: costs are >= 0, so their bits order as they do.
@@ -117,7 +106,7 @@ def _build_tree(
     Cost is the negated score, rounded alike. With a spine the sign bit of a greedy prefix puts it before all others.
     """
     b = tl.program_id(0).to(tl.int64)
-    num_nodes = budget + 1
+    budget = num_nodes - 1
     RANK_MASK: tl.constexpr = 1023
     LOW: tl.constexpr = 0xFFFFFFFF
     logp_ptr += b * depth_limit * num_ranks
@@ -168,7 +157,7 @@ def _build_tree(
         for start in range(0, num_new, TILE):
             i = start + tl.arange(0, TILE)
             key = tl.load(fresh_ptr + i, mask=i < num_new, other=0x7FFFFFFFFFFFFFFF)
-            place = _count_below(fresh_ptr, num_new, key)
+            place = count_below(fresh_ptr, num_new, key)
             own_pair = (key & LOW).to(tl.int32)
             cost = (key >> 32).to(tl.int32)
             kept = (i < num_new) & (place < budget)
@@ -176,12 +165,12 @@ def _build_tree(
             tl.store(pair_ptr + level * budget + place, own_pair, mask=kept)
             tl.store(place_ptr + level * BLOCK + own_pair, place, mask=kept)
             alive_key = ((key >> 32) << 32) | (level * budget)
-            goal = place + _count_below(read_ptr, num_alive, alive_key)
+            goal = place + search_below(read_ptr, num_alive, alive_key, search_steps)
             tl.store(write_ptr + goal, alive_key + place, mask=kept & (goal < budget))
         for start in range(0, num_alive, TILE):
             i = start + tl.arange(0, TILE)
             key = tl.load(read_ptr + i, mask=i < num_alive, other=0)
-            goal = i + _count_below(fresh_ptr, num_new, (key >> 32) << 32)
+            goal = i + count_below(fresh_ptr, num_new, (key >> 32) << 32)
             tl.store(write_ptr + goal, key, mask=(i < num_alive) & (goal < budget))
         tl.debug_barrier()
         num_above = tl.minimum(num_new, budget)
@@ -201,7 +190,7 @@ def _build_tree(
         for start in range(0, num_alive, TILE):
             i = start + tl.arange(0, TILE)
             key = tl.load(other_ptr + i, mask=i < num_alive, other=0x7FFFFFFFFFFFFFFF)
-            tl.store(fresh_ptr + _count_below(other_ptr, num_alive, key), key, mask=i < num_alive)
+            tl.store(fresh_ptr + count_below(other_ptr, num_alive, key), key, mask=i < num_alive)
         tl.debug_barrier()
         chosen_ptr = fresh_ptr
 

@@ -142,7 +142,9 @@ def test_the_tree_answers_with_what_the_kernel_made(device):
     assert to_sibling_layout(got) is got.layout
 
 
-@pytest.mark.parametrize(("budget", "spine", "words"), [(0, False, "at least 1"), (3, True, ">= 5"), (1025, False, "1024")])
+@pytest.mark.parametrize(
+    ("budget", "spine", "words"), [(0, False, "at least 1"), (3, True, ">= 5"), (1025, False, "1024")]
+)
 def test_impossible_budgets_are_refused(device, budget, spine, words):
     logp, ids = (x.to(device) for x in marginals(0, 1, 5, 4, "flat"))
     with pytest.raises(ValueError, match=words):
