@@ -235,7 +235,7 @@ def import_checkout(folder: Path) -> tuple[ModuleType, ModuleType, ModuleType]:
 
 def _stand_in(name: str, **members: Any) -> None:
     """An empty module of that name, where it is not installed."""
-    if name in sys.modules or importlib.util.find_spec(name) is not None:
+    if sys.modules.get(name) or (name not in sys.modules and importlib.util.find_spec(name)):
         return
     module = ModuleType(name)
     vars(module).update(members)

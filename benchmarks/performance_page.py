@@ -135,7 +135,8 @@ def grid(result: Result) -> str:
         for shape, batch, context in places
     )
     missing = [
-        f"{m['shape']} batch {m['batch']} context {m['context']} ({m['reason']})" for m in result["not_measured"]
+        f"{m['shape']} batch {m['batch']} context {m['context']} {', '.join(m['modes'])} ({m['reason']})"
+        for m in result["not_measured"]
     ]
     text = markdown(("shape", "batch", "context", *modes), rows)
     return text + (f"\nNot measured: {'; '.join(missing)}.\n" if missing else "")

@@ -25,7 +25,7 @@ ROUNDS = {
     "seconds": 99.5,
     "copy_bandwidth_gb_s": 4290.0,
     "shapes": {"s": {"target_gb": 15.1, "floor_ms": 4.0, "round_floor_ms": 4.88, "kv_ms_per_1k_tokens": 0.035}},
-    "not_measured": [{"shape": "s", "batch": 16, "context": 8192, "reason": "time"}],
+    "not_measured": [{"shape": "s", "batch": 16, "context": 8192, "modes": ["dflash"], "reason": "time"}],
     "cells": [
         cell("autoregressive", "ours", 5.0, host_share=0.01, stages_ms={"verify": 4.5, "sample": 0.4}),
         cell("ddtree-63", "ours", 8.0, host_share=0.05, stages_ms={"draft": 1.25, "verify": 6.0},
@@ -69,7 +69,7 @@ def test_tables_of_known_results(tmp_path):
         "| ddtree-63 | 6 | 0.7 |",
         "**s, ddtree-63**: 300 launches, 7.900 ms busy",
         "| s | 1 | 1,024 | 5 (1.00×) | – | – | 8 (1.60×) | – |",
-        "Not measured: s batch 16 context 8192 (time).",
+        "Not measured: s batch 16 context 8192 dflash (time).",
         "| ddtree-31 | 24 | 2.60 | 1234 | 2.1 | 2.50 [2.25, 2.75] | 2.50 [2.25, 2.75] | 2.5 [2.2, 2.8] |",
         "| official ddtree-31 | 20 | 2.60 | 60 | 43 | – | – | – |",
         "| 0.0 | ddtree-31 | 20 | 2.600 | 2.500 [2.250, 2.750] | 95% |",
