@@ -26,6 +26,7 @@ MOST_BUDGET = 1 << RANK_BITS
 def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, spine: bool = False) -> DraftTree:
     """Same arguments and arrays as `harness.decoding.tree.level_wise`, with ancestors and layout filled in.
 
+    The first call of a budget copies a table to the device and compiles: make it before a graph is captured.
     Raises ValueError for the budgets that `level_wise` refuses and above 1024.
     """
     batch, depth_limit, num_ranks = logp_BDK.shape
@@ -37,7 +38,7 @@ def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     num_nodes = budget + 1
     pairs_S, num_pairs = _packed_pairs(num_ranks, budget, device)
     block = pairs_S.shape[0]
-    integers_4BN = torch.empty(3, batch, num_nodes, dtype=torch.int64, device=device)
+    integers_3BN = torch.empty(3, batch, num_nodes, dtype=torch.int64, device=device)
     layout_3BN = torch.empty(3, batch, num_nodes, dtype=torch.int64, device=device)
     score_BN = torch.empty(batch, num_nodes, dtype=torch.float32, device=device)
     count_B = torch.empty(batch, dtype=torch.int64, device=device)
@@ -47,7 +48,7 @@ def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     num_warps = 4 if block <= 1024 else 8 if block <= 2048 else 16
     _build_tree[(batch,)](
         *(root_B.to(torch.int64), logp_BDK, ids_BDK.contiguous(), pairs_S, keys_BX, levels_BX),
-        *(integers_4BN, layout_3BN, score_BN, count_B, ancestors_BNN.view(torch.uint8)),
+        *(integers_3BN, layout_3BN, score_BN, count_B, ancestors_BNN.view(torch.uint8)),
         *(num_nodes, batch, depth_limit, num_ranks, num_pairs, budget.bit_length()),
         SPINE=spine,
         BLOCK=block,
@@ -55,12 +56,14 @@ def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
         num_warps=num_warps,
     )
     return DraftTree(
-        *integers_4BN.unbind(0),
+        token_BN=integers_3BN[0],
+        parent_BN=integers_3BN[1],
+        depth_BN=integers_3BN[2],
         score_BN=score_BN,
         count_B=count_B,
         depth_limit=depth_limit,
         ancestors_BNN=ancestors_BNN,
-        layout=SiblingLayout(*layout_3BN.unbind(0)),
+        layout=SiblingLayout(layout_3BN[0], layout_3BN[1], layout_3BN[2]),
     )
 
 
