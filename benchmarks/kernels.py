@@ -2,9 +2,9 @@
 
     python -m benchmarks.kernels [--only WORD] [--replays N] [--out FILE]
 
-Needs CUDA. A case is equal on CUDA first, then timed: `ours_us` and `reference_us` are medians over replays of a graph that holds
-the call COPIES times, by CUDA events and divided by COPIES, so that starting a graph is not in them. Exit status 1 when
-a case differs or fails.
+Needs CUDA. A case is equal on CUDA first, then timed. `ours_us` and `reference_us` are medians over replays of a
+graph that holds the call COPIES times, by CUDA events, divided by COPIES: starting a graph is not in them. Exit status
+1 when a case differs or fails.
 """
 
 import argparse
@@ -39,14 +39,9 @@ class Case:
 
 def case_lists() -> list[Callable[[str], Iterator[Case]]]:
     """Each makes its cases one by one, on the device it is given, so that one case's tensors go before the next."""
-    from benchmarks import kernel_cases_tree
+    from benchmarks import kernel_cases_sampling, kernel_cases_tree  # they import Case from here
 
-    found = [kernel_cases_tree.cases]
-    try:
-        from benchmarks import kernel_cases_sampling
-    except ImportError:
-        return found
-    return [*found, kernel_cases_sampling.cases]
+    return [kernel_cases_tree.cases, kernel_cases_sampling.cases]
 
 
 def median_us(call: Callable[[], Any], replays: int, in_graph: bool) -> float:
