@@ -106,12 +106,7 @@ def measure(options: argparse.Namespace) -> None:
         places = options.official, options.target, options.drafter
         loop = OfficialLoop.load(*places, dtype=dtype, device=device, noise=options.noise)
         start_up_s["official"] = round(time.monotonic() - begun, 2)
-    found: dict[str, Any] = {}
-    begun = time.monotonic()
-    for place, t in enumerate(options.temperatures, 1):
-        until = begun + (options.limit_s - (begun - started)) * place / len(options.temperatures)
-        found[str(t)] = at_temperature(t, ours, loop, choose, report, options, asked["stop_ids"], until)
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "decode",
         "machine": machine.facts(device, options.commit),
         "options": {k: v for k, v in vars(options).items() if isinstance(v, (int, float, str, list)) and k != "commit"},
@@ -119,10 +114,18 @@ def measure(options: argparse.Namespace) -> None:
         "engine": {name: arm.session.resolved for name, arm in ours.items()},
         "official": loop.facts() if loop else None,
         "start_up_s": start_up_s,
-        "seconds": round(time.monotonic() - started, 1),
-        "temperatures": found,
+        "temperatures": {},
     }
-    machine.write(options.out, result)
+    begun = time.monotonic()
+    for place, t in enumerate(options.temperatures, 1):
+        until = begun + (options.limit_s - (begun - started)) * place / len(options.temperatures)
+        result["temperatures"][str(t)] = at_temperature(
+            t, ours, loop, choose, report, options, asked["stop_ids"], until
+        )
+        result["seconds"] = round(time.monotonic() - started, 1)
+        machine.write(options.out, result)  # what is done is kept, whatever comes next
+    if failed := [message for arm in ours.values() for message in arm.failed]:
+        raise SystemExit("\n".join(failed))
 
 
 def open_ours(
@@ -176,6 +179,7 @@ def at_temperature(
         "chosen_budget": chosen,
         "prime_s": prime_s,
         "samples_not_reached": undone,
+        "failed": [message for arm in ours.values() for message in arm.failed],
         "official_samples_dropped": sum(arm.dropped for arm in theirs.values()),
         "arms": table,
         "tokens_rounds_seconds": {

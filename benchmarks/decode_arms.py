@@ -61,6 +61,7 @@ class OurArm:
             stop_ids=stop_ids,
         )
         self.session = engine.open(self.setup)
+        self.failed: list[str] = []
 
     def decode(self, prompt: Prompt, temperature: float, max_new_tokens: int) -> Decoded | None:
         # A session reads its sampling values when it generates, so one session serves all. `guard` checks.
@@ -68,7 +69,8 @@ class OurArm:
         request = Request(sample_id=prompt.sample_id, repeat=0, prompt_ids=prompt.prompt_ids, stream=prompt.stream)
         [found] = self.session.generate([request])
         if found.error:
-            raise RuntimeError(f"{prompt.task} {prompt.sample_id}: {found.error}")
+            self.failed.append(f"{self.setup.mode} T={temperature} {prompt.task} {prompt.sample_id}: {found.error}")
+            return None
         if not found.rounds or found.decode_s is None:
             return None
         return Decoded(found.output_ids, sum(r.num_emitted for r in found.rounds), len(found.rounds), found.decode_s)

@@ -22,7 +22,7 @@ from harness.decoding.sampling import (
     stream_key,
 )
 from harness.decoding.tree import DraftTree, candidates, level_wise, root_only
-from harness.kernels.draws import draw_coupled, draw_partials
+from harness.kernels.draws import draw_coupled, draw_partials, taken_tokens
 from harness.kernels.finish import finish, sample_coupled, walk_and_finish
 from harness.kernels.probabilities import kernel_coins, softmax_and_positive
 
@@ -37,6 +37,7 @@ SIZES = [  # batch, budget, vocabulary
     (1, 63, 49_152),
     (16, 31, 49_152),
 ]
+BLOCKS = [(1024, 1), (2048, 1), (4096, 1), (2048, 2), (4096, 2), (1024, 4)]  # ids and nodes of a program
 NEAR_TIE = 2e-5  # in scores: what float32 leaves open between two logarithms
 VERIFIED = ("path_BW", "num_accepted_B", "bonus_B")
 STATE = ("root_B", "index_B", "active_B", "num_B")
@@ -79,6 +80,14 @@ def _cases(device: str, batch: int, budget: int, vocab: int, name: str, temperat
         return _far_apart(logits, sampling, drawn_from[2], tree, ours, reference)
 
     yield Case("draw", size, lambda: draw_coupled(logits, *drawn_from, tree.count_B), taken_in_torch, far_apart)
+    for chunk, rows in BLOCKS:
+        yield Case(
+            "draw_partials",
+            f"{size} chunk={chunk} rows={rows}",
+            lambda chunk=chunk, rows=rows: draw_partials(logits, *drawn_from, tree.count_B, chunk=chunk, rows=rows),
+            taken_in_torch,
+            lambda ours, reference: far_apart(taken_tokens(ours), reference),
+        )
 
     mine, theirs = _state(device, batch, tree), _state(device, batch, tree)
     sample = torch_round.sampler(verify.coupled_at_once)

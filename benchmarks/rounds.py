@@ -47,35 +47,37 @@ def main() -> None:
     started = time.monotonic()
     bandwidth = timing.copy_bandwidth(device)
     print(f"copy bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
-    cells: list[Cell] = []
-    not_measured: list[dict[str, Any]] = []
     names = options.shapes.split(",")
-    for place, name in enumerate(names, 1):
-        until = started + options.limit_s * place / len(names)
-        shape, begun = SHAPES[name], time.monotonic()
-        models = OurModels(shape, device, torch.bfloat16, options.verifier)
-        official = OfficialLoop.of(options.official, models.model, models.network) if options.official else None
-        print(f"{name}: {time.monotonic() - begun:.0f} s to make", flush=True)
-        for group in plan([name]):
-            if time.monotonic() > until:
-                not_measured.append({**asdict(group), "reason": "time"})
-                continue
-            found, failed = measure_group(group, models, official, bandwidth, options, device)
-            cells += found
-            not_measured += failed
-            show(found, f"{name}, batch {group.batch}, context {group.context}, {time.monotonic() - started:.0f} s")
-        del models, official
-        _free(device)
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "rounds",
         "machine": machine.facts(device, options.commit),
         "options": {k: v for k, v in vars(options).items() if isinstance(v, (int, float, str)) and k != "commit"},
         "copy_bandwidth_gb_s": round(bandwidth / 1e9, 1),
         "shapes": {name: shape_facts(SHAPES[name], bandwidth) for name in names},
-        "seconds": round(time.monotonic() - started, 1),
-        "not_measured": not_measured,
-        "cells": cells,
+        "not_measured": [],
+        "cells": [],
     }
+    for place, name in enumerate(names, 1):
+        until = started + options.limit_s * place / len(names)
+        begun = time.monotonic()
+        if begun > until:
+            result["not_measured"] += [{**asdict(group), "reason": "time"} for group in plan([name])]
+            continue
+        models = OurModels(SHAPES[name], device, torch.bfloat16, options.verifier)
+        official = OfficialLoop.of(options.official, models.model, models.network) if options.official else None
+        print(f"{name}: {time.monotonic() - begun:.0f} s to make", flush=True)
+        for group in plan([name]):
+            if time.monotonic() > until:
+                result["not_measured"].append({**asdict(group), "reason": "time"})
+                continue
+            found, failed = measure_group(group, models, official, bandwidth, options, device)
+            result["cells"] += found
+            result["not_measured"] += failed
+            result["seconds"] = round(time.monotonic() - started, 1)
+            show(found, f"{name}, batch {group.batch}, context {group.context}, {result['seconds']:.0f} s")
+            machine.write(options.out, result)  # what is done is kept, whatever comes next
+        del models, official
+        _free(device)
     machine.write(options.out, result)
 
 

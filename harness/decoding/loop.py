@@ -64,7 +64,8 @@ class Runner(Protocol):
 
     ahead: int
 
-    def start(self, round: Round) -> None: ...
+    def start(self, round: Round) -> Round:
+        """Take a batch. Returns the round that does the work, with buffers of its own where it keeps some."""
 
     def launch(self, longest: int) -> None: ...
 
@@ -80,8 +81,9 @@ class Stepwise:
     def __init__(self, stage: Stage = lambda name: nullcontext()):
         self.stage = stage
 
-    def start(self, round: Round) -> None:
+    def start(self, round: Round) -> Round:
         self.round = round
+        return round
 
     def launch(self, longest: int) -> None:
         for name in Round.STAGES:
@@ -114,12 +116,11 @@ def decode(
 
     `num_nodes` is the tree's width, root included. `slots`: key/value rows to provide for, by default what this batch
     needs (`slots_needed`). `sample` and `runner` do the same work faster where a device has something better than the
-    torch form. With `profile`, each stage runs inside `profile(name)`, each round carries the expected number of
+    torch form. With `profile`, stages run inside `profile(name)`, each round carries the expected number of
     accepted drafts and leaves a trace of its tree; leave it out where time is measured.
     """
     stage: Stage = profile or (lambda name: nullcontext())
-    if runner is None or profile:
-        runner = Stepwise(stage)
+    runner = runner or Stepwise(stage)
     results = [Decoded() for _ in prompts]
     block = drafter.block_size if drafter else 1
     slots = slots or slots_needed(max(map(len, prompts)), max_new_tokens, num_nodes, block)
@@ -153,8 +154,8 @@ def decode(
     if all(result.finish_reason for result in results):
         return results
 
-    round = Round(target, drafter, drafter_state, build, sample or sampler(verify), sampling, state)
-    runner.start(round)
+    round = Round(target, drafter, drafter_state, build, sample or sampler(verify), sampling, state, num_nodes)
+    round = runner.start(round)
     context = length_B.tolist()
     under_way = 0
     started = time.perf_counter()

@@ -53,15 +53,15 @@ class RoundState:
     """What a round reads and leaves behind, written in place.
 
     root_B int64: last committed tokens. index_B int64: their places in the output. active_B bool: false once a sample
-    has ended; such a row emits nothing. max_new_tokens: the cap. num_B int64: rows to commit. report_BX int64: W emitted tokens, then NUM_EMITTED, STOPPED, NUM_ACCEPTED (before the cut),
+    has ended; such a row emits nothing. cap_B int64: the most output tokens. stop_S int64. num_B int64: rows to commit. report_BX int64: W emitted tokens, then NUM_EMITTED, STOPPED, NUM_ACCEPTED (before the cut),
     NUM_DRAFTS (nodes less the root). Entries of a report behind its emitted tokens mean nothing.
     """
 
     root_B: Tensor
     index_B: Tensor
     active_B: Tensor
+    cap_B: Tensor
     stop_S: Tensor
-    max_new_tokens: int
     num_B: Tensor
     report_BX: Tensor
 
@@ -74,8 +74,8 @@ class RoundState:
             root_B=zero_B.clone(),
             index_B=zero_B.clone(),
             active_B=torch.zeros(batch, dtype=torch.bool, device=device),
+            cap_B=torch.full_like(zero_B, max_new_tokens),
             stop_S=torch.tensor(stop_ids, dtype=torch.int64, device=device),
-            max_new_tokens=max_new_tokens,
             num_B=zero_B.clone(),
             report_BX=torch.zeros(batch, width + 4, dtype=torch.int64, device=device),
         )
@@ -99,7 +99,7 @@ def sampler(verify: Verifier) -> Sampler:
 def finish(tree: DraftTree, verified: Verified, state: RoundState) -> None:
     """Cut what was accepted at a stop id or the cap, and move the state to the next root."""
     token_BW = emitted_tokens(tree, verified)
-    room_B = state.max_new_tokens - 1 - state.index_B
+    room_B = state.cap_B - 1 - state.index_B
     num_B, stopped_B = cut(token_BW, verified.num_accepted_B + 1, state.stop_S, room_B)
     num_B = torch.where(state.active_B, num_B, 0)
     last_B = token_BW.gather(1, (num_B - 1).clamp(min=0)[:, None])[:, 0]
@@ -114,7 +114,7 @@ def finish(tree: DraftTree, verified: Verified, state: RoundState) -> None:
         state.report_BX[:, column] = value
     state.root_B.copy_(torch.where(state.active_B, last_B, state.root_B))
     state.index_B += num_B
-    state.active_B &= ~stopped_B & (state.index_B < state.max_new_tokens - 1)
+    state.active_B &= ~stopped_B & (state.index_B < state.cap_B - 1)
 
 
 def emitted_tokens(tree: DraftTree, verified: Verified) -> Tensor:
@@ -152,10 +152,11 @@ class Round:
         sample: Sampler,
         sampling: SamplingBatch,
         state: RoundState,
+        num_nodes: int,
     ):
         self.target, self.drafter, self.drafter_state = target, drafter, drafter_state
-        self._build, self._sample = build, sample
-        self.sampling, self.state = sampling, state
+        self.behaviours = build, sample
+        self.sampling, self.state, self.num_nodes = sampling, state, num_nodes
         self.draft_logits_BDV: Tensor | None = None
         self.tree: DraftTree
         self.logits_BNV: Tensor
@@ -168,13 +169,13 @@ class Round:
             self.draft_logits_BDV = self.drafter.propose(self.drafter_state, self.state.root_B, num_slots=num_slots)
 
     def build(self, longest: int) -> None:
-        self.tree = self._build(self.state.root_B, self.draft_logits_BDV)
+        self.tree = self.behaviours[0](self.state.root_B, self.draft_logits_BDV)
 
     def verify(self, longest: int) -> None:
         self.logits_BNV, self.feature_BNF = self.target.forward(self.tree, longest)
 
     def sample(self, longest: int) -> None:
-        self.verified = self._sample(self.tree, self.logits_BNV, self.sampling, self.state)
+        self.verified = self.behaviours[1](self.tree, self.logits_BNV, self.sampling, self.state)
 
     def commit(self, longest: int) -> None:
         path_BW, num_B = self.verified.path_BW, self.state.num_B

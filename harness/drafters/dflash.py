@@ -46,7 +46,7 @@ class DFlashDrafter(nn.Module):
         self.target_layer_ids = config.target_layer_ids
         self.num_features = len(config.target_layer_ids) * config.network.hidden_size
         self.network = DFlashNetwork(config.network, self.num_features)
-        self._shared = (embedding, lm_head)  # in a tuple, so that nn.Module does not register them
+        self.shared = (embedding, lm_head)  # the target's; in a tuple, so that nn.Module does not register them
 
     @classmethod
     def load(
@@ -105,7 +105,7 @@ class DFlashDrafter(nn.Module):
         root_B: int64 [B], the last committed token. num_slots: attend within the first so many slots only (a bound on
         every length + block_size that the caller knows); default all. The state's length is left as it was.
         """
-        embedding, lm_head = self._shared
+        embedding, lm_head = self.shared
         cache, block_size = state.cache, self.block_size
         depth = block_size - 1 if depth is None else depth
         if not 1 <= depth < block_size:

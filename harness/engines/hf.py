@@ -19,6 +19,7 @@ class HFEngine:
     owns_device: ClassVar[bool] = True
     dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = "auto"
     attention: Literal["auto", "sdpa", "eager"] = "auto"
+    graphs: Literal["auto", "on", "off"] = "auto"
     batch_size: Annotated[int, Ge(1)] = 1
     threads: Annotated[int, Ge(1)] | None = None
 
@@ -33,41 +34,30 @@ class HFSession:
     def __init__(self, engine: HFEngine, setup: Setup):
         import torch
 
-        from harness.decoding.verify import VERIFIERS
         from harness.decoding.verify_kernel import kernel_origin
-        from harness.engines.hf_target import HFTarget
+        from harness.engines.hf_models import load_models, samplers, why_no_graphs
 
         if engine.threads:
             torch.set_num_threads(engine.threads)
         self.engine, self.setup = engine, setup
-        dtype = getattr(torch, _resolve_dtype(engine.dtype, setup.hardware.device))
         mode, device = setup.mode, setup.hardware.device
-        layers: list[int] = []
-        if mode.needs_drafter:
-            from harness.drafters.dflash import DFlashDrafter, read_config
-
-            if setup.drafter is None:
-                raise ValueError("model.drafter: this mode needs a drafter. Set model.drafter=PATH or a hub id")
-            layers = read_config(setup.drafter).target_layer_ids
-        self.target = HFTarget(
-            setup.target, dtype=dtype, device=device, attention=engine.attention, feature_layers=layers
+        dtype = getattr(torch, _resolve_dtype(engine.dtype, device))
+        no_graphs = why_no_graphs(
+            engine.graphs, engine.attention, mode.verifier, setup.target, dtype, device
         )
-        self.drafter = None
-        if mode.needs_drafter and setup.drafter:
-            self.drafter = DFlashDrafter.load(
-                setup.drafter,
-                target_config=self.target.config,
-                embedding=self.target.embedding,
-                lm_head=self.target.lm_head,
-                dtype=dtype,
-                device=device,
-            )
+        self.target, self.drafter = load_models(setup, dtype, engine.attention, fused=no_graphs is None)
         block_size = self.drafter.block_size if self.drafter else 1
         self.num_nodes = mode.num_nodes(block_size)
-        self.verify = VERIFIERS[mode.verifier]
+        self.verify, self.sample = samplers(mode.verifier, fused=no_graphs is None)
+        self.runner: Any = None
+        if no_graphs is None:
+            from harness.engines.hf_graphs import GraphRunner, StagedRunner
+
+            self.runner, self.staged = GraphRunner(), StagedRunner()
         self.resolved: dict[str, Any] = {
             "dtype": str(dtype).removeprefix("torch."),
             "attention": self.target.attention,
+            "graphs": "on" if no_graphs is None else f"off: {no_graphs}",
             "threads": torch.get_num_threads(),
             "block_size": block_size,
             "nodes_per_round": self.num_nodes,
@@ -77,12 +67,14 @@ class HFSession:
         if mode.verifier == "kernel":
             self.resolved["kernel"] = kernel_origin(device)  # refuses a CUDA device without one, now
         self._warm = False
+        self._slots = 0
 
     def generate(
         self, requests: list[Request], *, profile: bool = False, observe: Callable[[int, int], None] | None = None
     ) -> Iterator[Generation]:
         """Decode in batches of `engine.batch_size`, in order. A batch that fails yields error generations."""
         size = self.engine.batch_size
+        self._provide(requests)
         if requests and not self._warm:
             self._decode(requests[:size], WARM_UP_TOKENS, None, None)
             self._warm = True
@@ -120,12 +112,25 @@ class HFSession:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def close(self) -> None:
-        self.target = self.drafter = None  # type: ignore[assignment]  # free the weights now
+        self.target = self.drafter = self.runner = self.staged = None  # type: ignore[assignment]  # free weights and graphs now
+
+    def _provide(self, requests: list[Request]) -> None:
+        """Key/value rows for the longest request known: with one size, captured graphs serve every batch."""
+        from harness.decoding.loop import slots_needed
+
+        block_size = self.drafter.block_size if self.drafter else 1
+        longest = max((len(request.prompt_ids) for request in requests), default=0)
+        needed = slots_needed(longest, self.setup.sampling.max_new_tokens, self.num_nodes, block_size)
+        self._slots = max(self._slots, needed)
 
     def _decode(self, batch: list[Request], max_new_tokens: int, stopwatch: "_Stopwatch | None", observe: Any):
         from harness.decoding.loop import decode
         from harness.decoding.sampling import SamplingParams, sampling_batch
 
+        runner = self.runner
+        if runner and stopwatch:
+            runner = self.staged
+            runner.seconds = stopwatch.seconds
         asked = self.setup.sampling
         params = [
             SamplingParams(asked.temperature, asked.top_k, asked.top_p, asked.min_p, request.stream)
@@ -141,6 +146,9 @@ class HFSession:
             max_new_tokens=max_new_tokens,
             num_nodes=self.num_nodes,
             stop_ids=self.setup.stop_ids,
+            slots=self._slots if self.runner else None,
+            sample=self.sample,
+            runner=runner,
             profile=stopwatch.stage if stopwatch else None,
             **({"observe": observe} if observe else {}),
         )

@@ -7,7 +7,7 @@ Keys and values go through `PositionCache`; the hidden states that a drafter rea
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,24 +25,33 @@ class HFTarget:
     layer type to mask where layers differ.
     """
 
-    def __init__(self, path: Path, *, dtype: torch.dtype, device: str, attention: str, feature_layers: list[int]):
-        from transformers import AutoConfig, AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()  # the run has one of its own
-        config = AutoConfig.from_pretrained(path)
-        self.config = config.get_text_config()
+    def __init__(self, model: Any, *, feature_layers: list[int]):
+        """model: a loaded transformers model on its device. Raises ValueError for a state other than key/value rows."""
+        self.config = model.config.get_text_config()
         refuse_unsupported(self.config)
-        self.attention = resolve_attention(attention, self.config)
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=self.attention)
-        self.model.eval().to(device)  # type: ignore[arg-type]  # a decorated method loses its signature
-        self.device = torch.device(device)
-        self.dtype = dtype
+        self.model = model
+        self.attention = model.config._attn_implementation
+        self.device, self.dtype = model.device, model.dtype
         self.cache = PositionCache(1, 1, self.device)
         self._features: dict[int, Tensor] = {}
         self._feature_layers = feature_layers
         for index in feature_layers:
             self._layers()[index].register_forward_hook(self._catch(index))
+
+    @classmethod
+    def load(
+        cls, path: Path, *, dtype: torch.dtype, device: str, attention: str, feature_layers: list[int]
+    ) -> Self:
+        """attention: auto, sdpa or eager."""
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # the run has one of its own
+        config = AutoConfig.from_pretrained(path).get_text_config()
+        refuse_unsupported(config)
+        implementation = resolve_attention(attention, config)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=implementation)
+        return cls(model.eval().to(device), feature_layers=feature_layers)  # type: ignore[arg-type]
 
     @property
     def embedding(self) -> torch.nn.Module:

@@ -1,6 +1,6 @@
 """Keep the accepted path: move its key and value rows, of all layers at once, to where committed rows stand.
 
-Shapes: B batch, W path width, L layers, K key/value heads, S slots, D head size, F feature size, N tree nodes.
+Shapes: B batch, W path width, L layers, K key/value heads, S slots, D head size.
 """
 
 import triton
@@ -26,18 +26,6 @@ def commit_rows(cache_L2BKSD: Tensor, length_B: Tensor, path_BW: Tensor, num_B: 
     )
 
 
-def gather_rows(feature_BNF: Tensor, path_BW: Tensor) -> Tensor:
-    """Features of the path's nodes, [B, W, F]; entries behind the path hold the root's."""
-    batch, num_nodes, size = feature_BNF.shape
-    width = path_BW.shape[1]
-    out_BWF = feature_BNF.new_empty(batch, width, size)
-    block = 2048
-    _gather_rows[(batch * width, triton.cdiv(size, block))](
-        feature_BNF, path_BW, out_BWF, width, num_nodes, size, BLOCK=block, num_warps=4
-    )
-    return out_BWF
-
-
 @triton.jit
 def _commit_rows(
     cache_ptr, length_ptr, path_ptr, num_ptr, width, size, stride_l, stride_2, stride_b, stride_k,
@@ -56,13 +44,3 @@ def _commit_rows(
     row = tl.load(base + (length + source)[:, None] * size + d[None, :], mask=moved, other=0.0)
     tl.debug_barrier()  # every row is read before any is written
     tl.store(base + (length + w)[:, None] * size + d[None, :], row, mask=moved)
-
-
-@triton.jit
-def _gather_rows(feature_ptr, path_ptr, out_ptr, width, num_nodes, size, BLOCK: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    node = tl.maximum(tl.load(path_ptr + place), 0)
-    source = (place // width * num_nodes + node) * size
-    x = tl.load(feature_ptr + source + column, mask=column < size, other=0.0)
-    tl.store(out_ptr + place * size + column, x, mask=column < size)

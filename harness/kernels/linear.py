@@ -8,7 +8,8 @@ vendor's matrix product is faster: `fits` says which to use, by shape alone, so 
 same way.
 """
 
-import torch
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -22,46 +23,72 @@ def fits(num_rows: int, num_inputs: int) -> bool:
     return num_rows == 1 or (num_rows <= MOST_ROWS and num_inputs <= SMALL_INPUTS)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How a launch cuts its work: outputs a program, inputs a step, warps, stages of the pipeline."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+
+
+def shape_for(num_rows: int, num_inputs: int, num_outputs: int) -> Shape:
+    """What was fastest on an H200 (benchmarks/linear.py), by shape alone."""
+    if num_rows == 1:
+        return Shape(8 if num_outputs <= 8192 else 16, 512, 4, 4)
+    return Shape(16, 64, 4, 4)
+
+
 def linear(
-    x_MK: Tensor, weight_NK: Tensor, *, norm: tuple[Tensor, float] | None = None, residual_MN: Tensor | None = None
+    x_MK: Tensor,
+    weight_NK: Tensor,
+    *,
+    norm: tuple[Tensor, float] | None = None,
+    residual_MN: Tensor | None = None,
+    shape: Shape | None = None,
 ) -> Tensor:
     """norm(x) @ weightᵀ (+ residual, updated in place and returned). norm: weight [K] and eps of an RMS norm."""
-    num_rows, num_inputs = x_MK.shape
-    num_outputs = weight_NK.shape[0]
-    out = x_MK.new_empty(num_rows, num_outputs) if residual_MN is None else residual_MN
-    _launch(x_MK, weight_NK, out, norm, num_rows, num_inputs, num_outputs, residual_MN is not None, False)
+    out = x_MK.new_empty(len(x_MK), len(weight_NK)) if residual_MN is None else residual_MN
+    _launch(x_MK, weight_NK, out, norm, shape, add=residual_MN is not None, is_gated=False)
     return out
 
 
-def gated(x_MK: Tensor, weight_JK: Tensor, *, norm: tuple[Tensor, float] | None = None) -> Tensor:
+def gated(
+    x_MK: Tensor, weight_JK: Tensor, *, norm: tuple[Tensor, float] | None = None, shape: Shape | None = None
+) -> Tensor:
     """silu(norm(x) @ gateᵀ) · (norm(x) @ upᵀ), [M, N]; weight_JK holds the N gate rows, then the N up rows."""
-    num_rows, num_inputs = x_MK.shape
-    num_outputs = weight_JK.shape[0] // 2
-    out = x_MK.new_empty(num_rows, num_outputs)
-    _launch(x_MK, weight_JK, out, norm, num_rows, num_inputs, num_outputs, False, True)
+    out = x_MK.new_empty(len(x_MK), len(weight_JK) // 2)
+    _launch(x_MK, weight_JK, out, norm, shape, add=False, is_gated=True)
     return out
 
 
 def _launch(
-    x: Tensor, weight: Tensor, out: Tensor, norm: tuple[Tensor, float] | None,
-    num_rows: int, num_inputs: int, num_outputs: int, add: bool, is_gated: bool,
-) -> None:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    norm: tuple[Tensor, float] | None,
+    shape: Shape | None,
+    *,
+    add: bool,
+    is_gated: bool,
+) -> None:
+    num_rows, num_inputs = x.shape
+    num_outputs = out.shape[1]
+    shape = shape or shape_for(num_rows, num_inputs, num_outputs)
     norm_weight, eps = norm or (x, 0.0)
-    single = num_rows == 1
-    if single:
-        block_m, block_n, block_k, warps = 1, 8 if num_outputs <= 8192 else 16, 512, 4
-    else:
-        block_m, block_n, block_k, warps = max(16, triton.next_power_of_2(num_rows)), 16, 64, 4
-    _linear[(triton.cdiv(num_outputs, block_n),)](
+    rows = 1 if num_rows == 1 else max(16, triton.next_power_of_2(num_rows))
+    _linear[(triton.cdiv(num_outputs, shape.outputs),)](
         *(x, weight, out, norm_weight, num_rows, num_inputs, num_outputs, eps),
-        ROWS=block_m,
+        ROWS=rows,
         HAS_NORM=norm is not None,
         ADD=add,
         GATED=is_gated,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        num_warps=warps,
-        num_stages=4,
+        BLOCK_N=shape.outputs,
+        BLOCK_K=shape.inputs,
+        NORM_K=triton.next_power_of_2(num_inputs) if num_rows == 1 else 512,
+        num_warps=shape.warps,
+        num_stages=shape.stages,
     )
 
 
@@ -69,7 +96,7 @@ def _launch(
 def _linear(
     x_ptr, weight_ptr, out_ptr, norm_ptr, num_rows, num_inputs, num_outputs, eps,
     ROWS: tl.constexpr, HAS_NORM: tl.constexpr, ADD: tl.constexpr, GATED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM_K: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, ROWS)
@@ -83,9 +110,11 @@ def _linear(
     scale = tl.full([ROWS], 1.0, tl.float32)
     if HAS_NORM:
         square = tl.zeros([ROWS], tl.float32)
-        for start in range(0, num_inputs, BLOCK_K):
-            inside = start + k < num_inputs
-            x = tl.load(row + start + k[None, :], mask=real_m[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        wide_k = tl.arange(0, NORM_K)
+        for start in range(0, num_inputs, NORM_K):
+            inside = start + wide_k < num_inputs
+            x = tl.load(row + start + wide_k[None, :], mask=real_m[:, None] & inside[None, :], other=0.0)
+            x = x.to(tl.float32)
             square += tl.sum(x * x, axis=1)
         scale = 1.0 / tl.sqrt(square / num_inputs + eps)
     out = tl.zeros([ROWS, BLOCK_N], tl.float32)

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+HEADS = 16  # heads that one program turns
+
 
 def rotate_and_store(
     qkv_BQX: Tensor,
@@ -31,12 +33,13 @@ def rotate_and_store(
     num_kv, size = key_BKSD.shape[1], key_BKSD.shape[3]
     query_BQAD = qkv_BQX.new_empty(batch, num_rows, num_heads, size)
     q_norm, k_norm = norms or (qkv_BQX, qkv_BQX)
-    _rotate_and_store[(batch * num_rows, num_heads + 2 * num_kv)](
+    _rotate_and_store[(batch * num_rows, triton.cdiv(num_heads + 2 * num_kv, HEADS))](
         *(qkv_BQX, query_BQAD, key_BKSD, value_BKSD, depth_BQ, length_B, table[0], table[1], q_norm, k_norm),
         *(num_rows, num_heads, num_kv, size, eps, key_BKSD.stride(0), key_BKSD.stride(1)),
         HAS_NORM=norms is not None,
+        HEADS=HEADS,
         BLOCK=triton.next_power_of_2(size),
-        num_warps=1,
+        num_warps=4,
     )
     return query_BQAD
 
@@ -66,52 +69,55 @@ def store_context(
 
 
 @triton.jit
-def _norm_and_rotate(
-    x, source, norm_ptr, position, cos_ptr, sin_ptr, column, inside, size, eps,
-    HAS_NORM: tl.constexpr,
-):  # fmt: skip
-    """x·cos + rotate_half(x)·sin of a head, which is normed first where HAS_NORM."""
-    half = size // 2
-    partner = tl.where(column < half, column + half, column - half)
-    other = tl.load(source + partner, mask=inside, other=0.0)
-    if HAS_NORM:
-        wide = x.to(tl.float32)
-        scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / size + eps)
-        weight = tl.load(norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
-        far = tl.load(norm_ptr + partner, mask=inside, other=0.0).to(tl.float32)
-        normed = (weight * (wide * scale).to(x.dtype).to(tl.float32)).to(x.dtype)
-        other = (far * (other.to(tl.float32) * scale).to(x.dtype).to(tl.float32)).to(x.dtype)
-        x = normed
-    other = tl.where(column < half, -other, other)
-    cos = tl.load(cos_ptr + position * size + column, mask=inside, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + position * size + column, mask=inside, other=0.0).to(tl.float32)
-    return (x.to(tl.float32) * cos + other.to(tl.float32) * sin).to(x.dtype)
+def _normed(x, weight, scale):
+    """weight · x · scale, rounded before the weight as the reference does."""
+    return (weight * (x.to(tl.float32) * scale).to(x.dtype).to(tl.float32)).to(x.dtype)
 
 
 @triton.jit
 def _rotate_and_store(
     qkv_ptr, query_ptr, key_ptr, value_ptr, depth_ptr, length_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
-    num_rows, num_heads, num_kv, size, eps, stride_b, stride_k, HAS_NORM: tl.constexpr, BLOCK: tl.constexpr,
+    num_rows, num_heads, num_kv, size, eps, stride_b, stride_k,
+    HAS_NORM: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
     b = row // num_rows
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    is_query = head < num_heads
+    is_key = (head >= num_heads) & (head < num_heads + num_kv)
+    is_value = (head >= num_heads + num_kv) & (head < num_heads + 2 * num_kv)
     column = tl.arange(0, BLOCK)
-    inside = column < size
-    source = qkv_ptr + (row * (num_heads + 2 * num_kv) + head) * size
-    x = tl.load(source + column, mask=inside, other=0.0)
+    half = size // 2
+    partner = tl.where(column < half, column + half, column - half)
+    tile = (head < num_heads + 2 * num_kv)[:, None] & (column < size)[None, :]
+    source = qkv_ptr + (row * (num_heads + 2 * num_kv) + head)[:, None] * size
+    x = tl.load(source + column[None, :], mask=tile, other=0.0)
+    other = tl.load(source + partner[None, :], mask=tile, other=0.0)
     length = tl.load(length_ptr + b)
     slot = length + row % num_rows
     position = length + tl.load(depth_ptr + row)
-    if head < num_heads:
-        x = _norm_and_rotate(x, source, q_norm_ptr, position, cos_ptr, sin_ptr, column, inside, size, eps, HAS_NORM)
-        tl.store(query_ptr + (row * num_heads + head) * size + column, x, mask=inside)
-    elif head < num_heads + num_kv:
-        x = _norm_and_rotate(x, source, k_norm_ptr, position, cos_ptr, sin_ptr, column, inside, size, eps, HAS_NORM)
-        tl.store(key_ptr + b * stride_b + (head - num_heads) * stride_k + slot * size + column, x, mask=inside)
-    else:
-        goal = value_ptr + b * stride_b + (head - num_heads - num_kv) * stride_k + slot * size
-        tl.store(goal + column, x, mask=inside)
+    plain = x
+    if HAS_NORM:
+        wide = x.to(tl.float32)
+        scale = (1.0 / tl.sqrt(tl.sum(wide * wide, axis=1) / size + eps))[:, None]
+        inside = column < size
+        q = tl.load(q_norm_ptr + column, mask=inside, other=0.0)
+        k = tl.load(k_norm_ptr + column, mask=inside, other=0.0)
+        q_far = tl.load(q_norm_ptr + partner, mask=inside, other=0.0)
+        k_far = tl.load(k_norm_ptr + partner, mask=inside, other=0.0)
+        weight = tl.where(is_query[:, None], q[None, :], k[None, :]).to(tl.float32)
+        far = tl.where(is_query[:, None], q_far[None, :], k_far[None, :]).to(tl.float32)
+        x, other = _normed(x, weight, scale), _normed(other, far, scale)
+    other = tl.where((column < half)[None, :], -other, other)
+    cos = tl.load(cos_ptr + position * size + column, mask=column < size, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + position * size + column, mask=column < size, other=0.0).to(tl.float32)
+    turned = (x.to(tl.float32) * cos[None, :] + other.to(tl.float32) * sin[None, :]).to(x.dtype)
+    goal = (row * num_heads + head)[:, None] * size + column[None, :]
+    tl.store(query_ptr + goal, turned, mask=tile & is_query[:, None])
+    goal = b * stride_b + (head - num_heads)[:, None] * stride_k + slot * size + column[None, :]
+    tl.store(key_ptr + goal, turned, mask=tile & is_key[:, None])
+    goal = b * stride_b + (head - num_heads - num_kv)[:, None] * stride_k + slot * size + column[None, :]
+    tl.store(value_ptr + goal, plain, mask=tile & is_value[:, None])
 
 
 @triton.jit
@@ -131,6 +137,17 @@ def _store_context(
     x = tl.load(source + column, mask=inside, other=0.0)
     slot = tl.load(length_ptr + b) + row % num_rows
     if is_value == 0:
-        x = _norm_and_rotate(x, source, k_norm_ptr + layer * size, slot, cos_ptr, sin_ptr, column, inside, size, eps, True)
+        half = size // 2
+        partner = tl.where(column < half, column + half, column - half)
+        other = tl.load(source + partner, mask=inside, other=0.0)
+        wide = x.to(tl.float32)
+        scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / size + eps)
+        norm_ptr = k_norm_ptr + layer * size
+        x = _normed(x, tl.load(norm_ptr + column, mask=inside, other=0.0).to(tl.float32), scale)
+        other = _normed(other, tl.load(norm_ptr + partner, mask=inside, other=0.0).to(tl.float32), scale)
+        other = tl.where(column < half, -other, other)
+        cos = tl.load(cos_ptr + slot * size + column, mask=inside, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + slot * size + column, mask=inside, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) * cos + other.to(tl.float32) * sin).to(x.dtype)
     goal = cache_ptr + layer.to(tl.int64) * stride_l + is_value * stride_2 + b * stride_b + head * stride_k + slot * size
     tl.store(goal + column, x, mask=inside)

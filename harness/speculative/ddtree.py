@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from harness.decoding.tree import DraftTree, candidates, level_wise
-from harness.speculative.base import VerifierName
+from harness.decoding.tree import DraftTree
+from harness.speculative.base import VerifierName, searchers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,6 @@ class DDTree:
 
     def build(self, root_B: Tensor, draft_logits_BDV: Tensor | None) -> DraftTree:
         assert draft_logits_BDV is not None
-        k = min(self.tree_budget, draft_logits_BDV.shape[-1])
-        logp_BDK, id_BDK = candidates(draft_logits_BDV, k)
-        return level_wise(root_B, logp_BDK, id_BDK, self.tree_budget, self.spine)
+        candidates, search = searchers(draft_logits_BDV, self.tree_budget)
+        logp_BDK, id_BDK = candidates(draft_logits_BDV, min(self.tree_budget, draft_logits_BDV.shape[-1]))
+        return search(root_B, logp_BDK, id_BDK, self.tree_budget, self.spine)

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.decoding.tree import DraftTree, candidates, chain
-from harness.speculative.base import VerifierName
+from harness.decoding.tree import DraftTree, chain, level_wise
+from harness.speculative.base import VerifierName, searchers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,5 +22,8 @@ class DFlash:
 
     def build(self, root_B: Tensor, draft_logits_BDV: Tensor | None) -> DraftTree:
         assert draft_logits_BDV is not None
+        candidates, search = searchers(draft_logits_BDV, draft_logits_BDV.shape[1])
         logp_BD1, id_BD1 = candidates(draft_logits_BDV, 1)
+        if search is not level_wise:  # the best prefixes of one candidate a depth are the chain, in one launch
+            return search(root_B, logp_BD1, id_BD1, logp_BD1.shape[1])
         return chain(root_B, id_BD1[..., 0], logp_BD1[..., 0].cumsum(-1))

@@ -75,6 +75,16 @@ class Session:
         yield Generation(request=requests[0], output_ids=ids, finish_reason="length", rounds=[one], decode_s=0.1)
 
 
+def test_a_failed_sample_is_told_and_leaves_the_others():
+    def generate(requests):
+        yield Generation(request=requests[0], error="it broke")
+
+    engine = SimpleNamespace(open=lambda setup: SimpleNamespace(generate=generate))
+    arm = OurArm(Autoregressive(), engine, target=Path("t"), drafter=Path("d"), device="cpu", stop_ids=[2])
+    assert arm.decode(Prompt("task", "1", 4, [1, 2, 3]), 0.0, 8) is None
+    assert "T=0.0 task 1: it broke" in arm.failed[0]
+
+
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_session_that_ignores_the_temperature_is_caught(listens):
     engine = SimpleNamespace(open=lambda setup: Session(listens))

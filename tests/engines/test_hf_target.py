@@ -22,7 +22,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def open_target(path, dtype=torch.float32) -> HFTarget:
-    return HFTarget(path, dtype=dtype, device=DEVICE, attention="auto", feature_layers=LAYERS)
+    return HFTarget.load(path, dtype=dtype, device=DEVICE, attention="auto", feature_layers=LAYERS)
 
 
 def run(target, mode, drafter, *, params, prompts=PROMPTS, verifier="coupled", cap=24):

@@ -75,6 +75,36 @@ def test_equal_scores_take_the_lowest_id(device, temperature):
         assert (draw_coupled(logits, *rest) == 77).all()
 
 
+def test_near_ties_are_decided_by_exact_scores(device):
+    """Scores that the cheap bound cannot tell apart: a few float32 steps, or nothing, between the two best of a chunk."""
+    vocab, ids = 700, (600, 40)
+    logits, temperature, stream, index, depth = case(device, 1, 9, vocab, [1.0])
+    depth[0] = torch.arange(9, device=device)
+    noise = gumbel(stream[:, None], index[:, None] + 1 + depth, vocab)[0]
+    for node in range(9):
+        for id, gap in zip(ids, (0.0, (node - 4) * 4e-6), strict=True):
+            logits[0, node, id] = 30 + gap - noise[node, id]
+    taken = draw_coupled(logits, temperature, stream, index, depth)
+    assert torch.equal(taken, reference(logits, temperature, stream, index, depth))
+    assert taken[0, [0, 1, 2, 6, 7, 8]].tolist() == [600] * 3 + [40] * 3
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 0.05, 1e4])
+def test_far_temperatures(device, temperature):
+    """Noise below the float32 step of logits / T: exact ties, lowest id. And noise that decides alone."""
+    logits, *rest = case(device, 2, 5, 3000, [temperature])
+    for few in (logits, (logits / 3).round() * 500):
+        assert torch.equal(draw_coupled(few, *rest), reference(few, *rest))
+
+
+def test_infinite_logits(device):
+    logits, *rest = case(device, 1, 3, 1500, [0.8])
+    logits[0, 0, 1234] = math.inf
+    logits[0, 1, [1300, 900]] = math.inf
+    logits[0, 2, :1499] = -math.inf
+    assert draw_coupled(logits, *rest).tolist() == [[1234, 900, 1499]]
+
+
 def test_nan_never_leaves_the_vocabulary(device):
     logits, *rest = case(device, 1, 2, 1500, [1.0])
     logits[:] = math.nan

@@ -146,7 +146,7 @@ def test_a_block_sees_all_of_itself(device):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_commit_keeps_the_accepted_path(device, seed):
-    from harness.kernels.commit import commit_rows, gather_rows
+    from harness.kernels.commit import commit_rows
 
     generator = torch.Generator().manual_seed(seed)
     layers, batch, kv, slots, size, num_nodes, width = 2, 3, 2, 30, 8, 9, 6
@@ -161,11 +161,8 @@ def test_commit_keeps_the_accepted_path(device, seed):
     for b in range(batch):
         for w in range(int(num[b])):
             wanted[:, :, b, :, length[b] + w] = cache[:, :, b, :, length[b] + path[b, w]]
-    features = torch.randn(batch, num_nodes, 3000, generator=generator).to(device)
-    rows = gather_rows(features, path.to(device))
     commit_rows(cache, length.to(device), path.to(device), num.to(device))
     torch.testing.assert_close(cache, wanted, rtol=0, atol=0)
-    torch.testing.assert_close(rows.cpu(), features.cpu()[torch.arange(batch)[:, None], path], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("num_rows", [1, 5, 33])
