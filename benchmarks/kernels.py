@@ -101,10 +101,14 @@ def main() -> int:
     print(f"{'name':16}{'size':44}{'ours us':>10}{'torch us':>10}")
     rows = []
     for make in case_lists():
-        for case in make("cuda"):
-            if asked.only in f"{case.name} {case.size}":
-                rows.append(measure(case, asked.replays))
-                print(line(rows[-1]), flush=True)
+        try:
+            for case in make("cuda"):
+                if asked.only in f"{case.name} {case.size}":
+                    rows.append(measure(case, asked.replays))
+                    print(line(rows[-1]), flush=True)
+        except Exception as error:  # of making a case: the other list still runs
+            rows.append({"name": make.__module__, "size": "", "error": f"{type(error).__name__}: {error}"[:300]})
+            print(line(rows[-1]), flush=True)
     bad = [row for row in rows if row.get("error") or row["differs"]]
     machine.write(asked.out, {"machine": machine.facts("cuda", asked.commit), "replays": asked.replays, "rows": rows})
     return 1 if bad else 0
