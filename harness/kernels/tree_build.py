@@ -47,7 +47,7 @@ def build_tree(root_B: Tensor, logp_BDK: Tensor, ids_BDK: Tensor, budget: int, s
     levels_BX = torch.empty(batch, depth_limit * (3 * budget + block), dtype=torch.int32, device=device)
     num_warps = 4 if block <= 1024 else 8 if block <= 2048 else 16
     _build_tree[(batch,)](
-        *(root_B.to(torch.int64), logp_BDK, ids_BDK.contiguous(), pairs_S, keys_BX, levels_BX),
+        *(root_B.to(torch.int64).contiguous(), logp_BDK, ids_BDK.contiguous(), pairs_S, keys_BX, levels_BX),
         *(integers_3BN, layout_3BN, score_BN, count_B, ancestors_BNN.view(torch.uint8)),
         *(num_nodes, batch, depth_limit, num_ranks, num_pairs, budget.bit_length()),
         SPINE=spine,
@@ -73,7 +73,7 @@ def _packed_pairs(num_ranks: int, budget: int, device: torch.device) -> tuple[Te
     place_S, rank_S = _pairs(budget, num_ranks, budget, torch.device("cpu"))
     packed_S = ((place_S << RANK_BITS) | rank_S).to(torch.int32)
     num_pairs = len(packed_S)
-    padding = triton.next_power_of_2(num_pairs) - num_pairs
+    padding = max(32, triton.next_power_of_2(num_pairs)) - num_pairs
     return torch.nn.functional.pad(packed_S, (0, padding)).to(device), num_pairs
 
 
