@@ -1,10 +1,10 @@
-"""Which launch shape suits which projection? Times `harness.kernels.linear` against the vendor's product, on CUDA.
+"""Which launch shape suits which projection of one row? `harness.kernels.linear` against the vendor's product, on CUDA.
 
-    python -m benchmarks.linear [--rows 1,16,32,64] [--limit-s 120] [--out FILE]
+    python -m benchmarks.linear [--limit-s 120] [--out FILE]
 
 Weights of several layers take turns, so that none is read from the L2 cache. One CUDA graph a candidate. The vendor's
-column has the norm, activation and residual as the engine runs them beside it. Prints the best shapes; `shape_for` and
-`fits` in harness/kernels/linear.py hold what was found.
+column has the norm, activation and residual as the engine runs them beside it. Prints the best shapes; `shape_for` in
+harness/kernels/linear.py holds what was found.
 """
 
 import argparse
@@ -26,20 +26,18 @@ BYTES = 4e8  # of weights that take turns: several times the L2 cache
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     machine.add_arguments(parser)
-    parser.add_argument("--rows", default="1,16,32,64")
     parser.add_argument("--limit-s", type=float, default=120)
     options = parser.parse_args()
     deadline = time.monotonic() + options.limit_s
     found, left_out = [], []
-    for num_rows in map(int, options.rows.split(",")):
-        for model, sizes in MODELS.items():
-            for name, num_inputs, num_outputs in projections(*sizes):
-                label = {"model": model, "projection": name, "rows": num_rows}
-                if time.monotonic() > deadline or (num_rows > 1 and num_inputs > 2048):
-                    left_out.append(label)
-                    continue
-                found.append(label | measure(name, num_rows, num_inputs, num_outputs))
-                print(found[-1], flush=True)
+    for model, sizes in MODELS.items():
+        for name, num_inputs, num_outputs in projections(*sizes):
+            label = {"model": model, "projection": name}
+            if time.monotonic() > deadline:
+                left_out.append(label)
+                continue
+            found.append(label | measure(name, num_inputs, num_outputs))
+            print(found[-1], flush=True)
     machine.write(options.out, {"facts": machine.facts("cuda", options.commit), "found": found, "left_out": left_out})
 
 
@@ -47,13 +45,13 @@ def projections(hidden: int, inner: int, qkv: int, query: int) -> list[tuple[str
     return [("qkv", hidden, qkv), ("out", query, hidden), ("gate_up", hidden, 2 * inner), ("down", inner, hidden)]
 
 
-def measure(name: str, num_rows: int, num_inputs: int, num_outputs: int) -> dict:
+def measure(name: str, num_inputs: int, num_outputs: int) -> dict:
     copies = max(2, min(60, int(BYTES / (num_inputs * num_outputs * 2))))
     options = dict(device="cuda", dtype=torch.bfloat16)
     weights = [torch.randn(num_outputs, num_inputs, **options) for _ in range(copies)]
-    x = torch.randn(num_rows, num_inputs, **options)
+    x = torch.randn(1, num_inputs, **options)
     gain = torch.rand(num_inputs, **options)
-    residual = torch.zeros(num_rows, num_outputs, **options)
+    residual = torch.zeros(1, num_outputs, **options)
 
     def vendor(weight: Tensor) -> None:
         if name in ("out", "down"):
@@ -65,14 +63,14 @@ def measure(name: str, num_rows: int, num_inputs: int, num_outputs: int) -> dict
 
     def ours(weight: Tensor, shape: Shape) -> None:
         if name in ("out", "down"):
-            linear(x, weight, residual_MN=residual, shape=shape)
+            linear(x, weight, residual_1N=residual, shape=shape)
         elif name == "qkv":
             linear(x, weight, norm=(gain, 1e-6), shape=shape)
         else:
             gated(x, weight, norm=(gain, 1e-6), shape=shape)
 
     times = {}
-    for shape in shapes(num_rows, num_inputs):
+    for shape in shapes(num_inputs):
         try:
             times[shape] = microseconds(lambda weight, shape=shape: ours(weight, shape), weights)
         except Exception as error:  # too much shared memory, say: no candidate
@@ -85,20 +83,13 @@ def measure(name: str, num_rows: int, num_inputs: int, num_outputs: int) -> dict
     }
 
 
-def shapes(num_rows: int, num_inputs: int) -> Iterator[Shape]:
-    if num_rows == 1:
-        for outputs, inputs, warps in (
-            (4, 1024, 4), (8, 512, 4), (8, 1024, 4), (8, 1024, 8), (16, 512, 4), (16, 512, 8), (4, 2048, 4),
-            (2, 2048, 4), (2, 1024, 2), (16, 256, 4), (1, 4096, 4), (4, 512, 2),
-        ):  # fmt: skip
-            if inputs < 4 * num_inputs:
-                yield Shape(outputs, inputs, warps, 4)
-        return
-    for outputs, inputs, warps, stages in (
-        (16, 64, 4, 4), (16, 128, 4, 3), (16, 256, 4, 2), (16, 128, 8, 3), (32, 64, 4, 4), (32, 128, 4, 3),
-        (16, 128, 2, 3), (32, 128, 8, 3),
+def shapes(num_inputs: int) -> Iterator[Shape]:
+    for outputs, inputs, warps in (
+        (4, 1024, 4), (8, 512, 4), (8, 1024, 4), (8, 1024, 8), (16, 512, 4), (16, 512, 8), (4, 2048, 4),
+        (2, 2048, 4), (2, 1024, 2), (16, 256, 4), (1, 4096, 4), (4, 512, 2), (16, 1024, 8), (32, 256, 8),
     ):  # fmt: skip
-        yield Shape(outputs, inputs, warps, stages)
+        if inputs < 4 * num_inputs:
+            yield Shape(outputs, inputs, warps)
 
 
 def microseconds(work: Callable[[Tensor], None], weights: list[Tensor]) -> float:

@@ -40,13 +40,22 @@ class Bench:
         filters: Filters,
         max_new_tokens: int,
         drafter: Any = None,
+        served: bool = False,
     ) -> list[Decoded]:
-        """One batch to its ends. drafter: another one than the loaded; a mode that drafts nothing gets none."""
+        """One batch to its ends. drafter: another one than the loaded; a mode that drafts nothing gets none.
+
+        served: as the engine decodes it, with verifier `coupled`: by captured graphs where the session has them.
+        """
         drafter = (drafter or self.drafter) if mode.needs_drafter else None
         params = [
             SamplingParams(filters.temperature, filters.top_k, filters.top_p, filters.min_p, request.stream)
             for request in batch
         ]
+        fast: dict[str, Any] = {}
+        if served and self.session.runner:
+            from harness.engines.hf_models import samplers
+
+            fast = {"runner": self.session.runner, "sample": samplers("coupled", fused=True)[1]}
         return decode(
             self.target,
             drafter,
@@ -57,6 +66,7 @@ class Bench:
             max_new_tokens=max_new_tokens,
             num_nodes=mode.num_nodes(drafter.block_size if drafter else 1),
             stop_ids=self.setup.stop_ids,
+            **fast,
         )
 
     def close(self) -> None:
@@ -81,8 +91,10 @@ class Watched:
 
 
 def open_bench(engine: Any, setup: Setup, serving: Serving, dtype: str | None = None) -> Bench:
-    """The cell as it serves; or, for the exact comparison, in another dtype on the CPU."""
+    """The cell as it serves; or, for the exact comparison, in another dtype: float64 on the CPU."""
     if dtype is None:
         return Bench(engine, setup, serving)
-    hardware = replace(setup.hardware, device="cpu", count=1)
-    return Bench(replace(engine, dtype=dtype), replace(setup, hardware=hardware), serving)
+    if dtype == "float64":
+        setup = replace(setup, hardware=replace(setup.hardware, device="cpu", count=1))
+        engine = replace(engine, graphs="off")
+    return Bench(replace(engine, dtype=dtype), setup, serving)

@@ -53,6 +53,8 @@ def equality(
     exact = bench.dtype == "float64"
     own = bench.setup.mode
     modes: list[Any] = [DFlash(), own if isinstance(own, DDTree) else DDTree()]
+    if bench.session.runner and not exact:
+        modes.append(Autoregressive())  # captured graphs against one step after the other
     found, seconds = [Compared() for _ in modes], [0.0 for _ in modes]
     for filters in cells(settings):
         for batch in bench.batches(requests):
@@ -67,13 +69,14 @@ def equality(
                 # Exact: any tree must do, so take deep ones. Else: the trees of the real drafter.
                 prompts = [request.prompt_ids for request in batch]
                 drafter = Foreseeing(bench.drafter, prompts, texts, settings.seed) if exact else None
-                results = bench.decode(batch, mode, coupled, filters, max_new_tokens, drafter)
+                results = bench.decode(batch, mode, coupled, filters, max_new_tokens, drafter, served=not exact)
                 for b, result in enumerate(results):
                     found[place].accepted += sum(r.num_accepted for r in result.rounds)
                     _compare(found[place], batch[b], b, texts[b], result.output_ids, watched.seen, filters, bench.dtype)
                 seconds[place] += time.perf_counter() - started
+    way = " in graphs" if bench.session.runner else ""
     for mode, compared, took in zip(modes, found, seconds, strict=True):
-        yield from _lines(type(mode).__name__.lower(), bench.dtype, compared, took)
+        yield from _lines(type(mode).__name__.lower() + way, bench.dtype, compared, took)
 
 
 def _lines(mode: str, dtype: str, found: Compared, seconds: float) -> Iterator[Line]:

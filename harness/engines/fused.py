@@ -18,7 +18,7 @@ from torch.nn.functional import linear as product
 
 from harness.decoding.cache import PositionCache
 from harness.kernels.attention import tree_attention
-from harness.kernels.linear import fits, gated, linear
+from harness.kernels.linear import gated, linear
 from harness.kernels.norm import rms_norm, silu_mul
 from harness.kernels.rotary import rotate_and_store
 
@@ -108,7 +108,7 @@ class Stack:
                 scale=self.size**-0.5,
             )
             _add_projection(hidden_MH, seen_BQX.view(len(hidden_MH), -1), layer.out_HX)
-            if fits(len(hidden_MH), width):
+            if len(hidden_MH) == 1:
                 inner_MI = gated(hidden_MH, layer.gate_up_JH, norm=(layer.mlp_norm_H, self.eps))
             else:
                 inner_MI = silu_mul(product(rms_norm(hidden_MH, layer.mlp_norm_H, self.eps), layer.gate_up_JH))
@@ -157,14 +157,14 @@ def _fuse(*linears: nn.Linear) -> Tensor:
 
 
 def _project(hidden_MH: Tensor, weight_NH: Tensor, norm_H: Tensor, eps: float) -> Tensor:
-    if fits(*hidden_MH.shape):
+    if len(hidden_MH) == 1:
         return linear(hidden_MH, weight_NH, norm=(norm_H, eps))
     return product(rms_norm(hidden_MH, norm_H, eps), weight_NH)
 
 
 def _add_projection(hidden_MH: Tensor, x_MK: Tensor, weight_HK: Tensor) -> None:
     """hidden += x @ weightᵀ, in place."""
-    if fits(*x_MK.shape):
-        linear(x_MK, weight_HK, residual_MN=hidden_MH)
+    if len(hidden_MH) == 1:
+        linear(x_MK, weight_HK, residual_1N=hidden_MH)
     else:
         hidden_MH.addmm_(x_MK, weight_HK.T)

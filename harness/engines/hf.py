@@ -42,9 +42,7 @@ class HFSession:
         self.engine, self.setup = engine, setup
         mode, device = setup.mode, setup.hardware.device
         dtype = getattr(torch, _resolve_dtype(engine.dtype, device))
-        no_graphs = why_no_graphs(
-            engine.graphs, engine.attention, mode.verifier, setup.target, dtype, device
-        )
+        no_graphs = why_no_graphs(engine.graphs, engine.attention, mode.verifier, setup.target, dtype, device)
         self.target, self.drafter = load_models(setup, dtype, engine.attention, fused=no_graphs is None)
         block_size = self.drafter.block_size if self.drafter else 1
         self.num_nodes = mode.num_nodes(block_size)

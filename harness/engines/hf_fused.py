@@ -7,7 +7,7 @@ Both are drop-in: prefill and weights are those of `HFTarget` and `DFlashDrafter
 neither wait for the device nor allocate by what is on it.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,10 +60,12 @@ class FusedTarget(HFTarget):
             rotary=decoder.rotary_emb,
         )
         self._norm_H = decoder.norm.weight
+        self._embedding_VH = self.embedding.get_parameter("weight")
+        self._head_VH = self.lm_head.get_parameter("weight")
         self._static: StaticCache | None = None
 
     def forward(self, tree: DraftTree, longest: int) -> tuple[Tensor, Tensor | None]:
-        hidden_BNH = self.embedding.weight[tree.token_BN]
+        hidden_BNH = self._embedding_VH[tree.token_BN]
         batch, num_nodes, width = hidden_BNH.shape
         feature_BNF = None
         if self._feature_layers:
@@ -78,7 +80,7 @@ class FusedTarget(HFTarget):
             feature_BQF=feature_BNF,
             feature_layers=self._feature_layers,
         )
-        logits_MV = head(hidden_BNH.view(-1, width), self._norm_H, self.stack.eps, self.lm_head.weight)
+        logits_MV = head(hidden_BNH.view(-1, width), self._norm_H, self.stack.eps, self._head_VH)
         return logits_MV.view(batch, num_nodes, -1), feature_BNF
 
     def commit(self, path_BW: Tensor, num_B: Tensor) -> None:
@@ -103,7 +105,7 @@ class FusedDrafter:
         layers = list(network.each_layer())
         self.block_size, self._mask_id = drafter.block_size, drafter.config.mask_token_id
         self._network = network
-        self._embedding_VH, self._head_VH = (module.weight for module in drafter.shared)
+        self._embedding_VH, self._head_VH = (cast(Any, module).weight for module in drafter.shared)
         self.stack = Stack(
             [fuse_layer(layer) for layer in layers],
             num_heads=config.num_attention_heads,

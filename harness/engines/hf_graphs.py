@@ -8,6 +8,7 @@ it. A graph serves every context up to a bound; bounds grow by powers of two, so
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ class StagedRunner(GraphRunner):
         return report
 
     def _record_round(self, round: Round, longest: int) -> Callable[[], None]:
-        replays = [self._record(lambda name=name: getattr(round, name)(longest)) for name in Round.STAGES]
+        replays = [self._record(partial(getattr(round, name), longest)) for name in Round.STAGES]
 
         def replay() -> None:
             self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(replays) + 1)]

@@ -39,9 +39,7 @@ class HFTarget:
             self._layers()[index].register_forward_hook(self._catch(index))
 
     @classmethod
-    def load(
-        cls, path: Path, *, dtype: torch.dtype, device: str, attention: str, feature_layers: list[int]
-    ) -> Self:
+    def load(cls, path: Path, *, dtype: torch.dtype, device: str, attention: str, feature_layers: list[int]) -> Self:
         """attention: auto, sdpa or eager."""
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils import logging

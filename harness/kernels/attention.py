@@ -39,7 +39,7 @@ def tree_attention(
     group = num_heads // num_kv
     out = query_BQAD.new_empty(batch, num_rows, num_heads * size)
     masked = ancestors_BQQ is not None
-    block_r = min(64, max(16, triton.next_power_of_2(num_rows * group)))
+    block_r = min(128 if num_rows * group >= 512 else 64, max(16, triton.next_power_of_2(num_rows * group)))
     block_c = 64 if size <= 128 else 32
     tiles = triton.cdiv(num_rows * group, block_r)
     # A tree is a part of its own, so that the context, which every row sees, needs no mask.
@@ -63,8 +63,8 @@ def tree_attention(
         BLOCK_R=block_r,
         BLOCK_C=block_c,
         BLOCK_D=block_d,
-        num_warps=4,
-        num_stages=3,
+        num_warps=8 if block_r == 128 else 4,
+        num_stages=3 if query_BQAD.element_size() == 2 else 2,
     )
     if split:
         _join[(num_rows * num_heads, batch)](

@@ -4,7 +4,6 @@ Shapes: B batch, Q rows a sample, A query heads, K key/value heads, D head size,
 the rotation table.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -149,5 +148,7 @@ def _store_context(
         cos = tl.load(cos_ptr + slot * size + column, mask=inside, other=0.0).to(tl.float32)
         sin = tl.load(sin_ptr + slot * size + column, mask=inside, other=0.0).to(tl.float32)
         x = (x.to(tl.float32) * cos + other.to(tl.float32) * sin).to(x.dtype)
-    goal = cache_ptr + layer.to(tl.int64) * stride_l + is_value * stride_2 + b * stride_b + head * stride_k + slot * size
+    goal = (
+        cache_ptr + layer.to(tl.int64) * stride_l + is_value * stride_2 + b * stride_b + head * stride_k + slot * size
+    )
     tl.store(goal + column, x, mask=inside)

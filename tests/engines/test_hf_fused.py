@@ -187,7 +187,9 @@ def models_in_place(path, folder):
     return target, drafter
 
 
-@pytest.mark.parametrize("mode", [Autoregressive(), DFlash(), DDTree(tree_budget=11)], ids=lambda mode: type(mode).__name__)
+@pytest.mark.parametrize(
+    "mode", [Autoregressive(), DFlash(), DDTree(tree_budget=11)], ids=lambda mode: type(mode).__name__
+)
 def test_pipelined_rounds_give_the_stepwise_results(tiny_checkpoint, tmp_path, mode):
     """Batch after batch through one runner: other prompts, temperatures, caps and stops are copied in."""
     target, drafter = models_in_place(tiny_checkpoint("qwen3"), tmp_path)

@@ -165,14 +165,13 @@ def test_commit_keeps_the_accepted_path(device, seed):
     torch.testing.assert_close(cache, wanted, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("num_rows", [1, 5, 33])
 @pytest.mark.parametrize("has_norm", [False, True])
-def test_linear(device, num_rows, has_norm):
+def test_linear(device, has_norm):
     from harness.kernels.linear import gated, linear
 
-    torch.manual_seed(num_rows)
+    torch.manual_seed(0)
     num_inputs, num_outputs = 72, 40
-    x = torch.randn(num_rows, num_inputs, device=device)
+    x = torch.randn(1, num_inputs, device=device)
     weight = torch.randn(2 * num_outputs, num_inputs, device=device)
     gain = torch.rand(num_inputs, device=device)
     norm = (gain, 1e-5) if has_norm else None
@@ -182,7 +181,7 @@ def test_linear(device, num_rows, has_norm):
     gate, up = wanted.chunk(2, dim=-1)
     activated = torch.nn.functional.silu(gate) * up
     torch.testing.assert_close(gated(x, weight, norm=norm), activated, rtol=1e-4, atol=1e-4)
-    residual = torch.randn(num_rows, 2 * num_outputs, device=device)
+    residual = torch.randn(1, 2 * num_outputs, device=device)
     added = residual + wanted
-    assert linear(x, weight, norm=norm, residual_MN=residual) is residual
+    assert linear(x, weight, norm=norm, residual_1N=residual) is residual
     torch.testing.assert_close(residual, added, rtol=1e-4, atol=1e-4)
