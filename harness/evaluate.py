@@ -46,7 +46,7 @@ def evaluate(config: EvalConfig, console: Console) -> int:
     with recorded(run, manifest, tracker):
         decode(session, plan, task, run, tracker, console)
         profile(session, plan, run, config.run.profile)
-        manifest.measured["peak_memory_bytes"] = session.peak_memory_bytes()
+        manifest.measured |= {"peak_memory_bytes": session.peak_memory_bytes(), **session.measured}
         session.close()
 
     screen.show_summary(console, run, tracker)

@@ -53,8 +53,9 @@ class RoundState:
     """What a round reads and leaves behind, written in place.
 
     root_B int64: last committed tokens. index_B int64: their places in the output. active_B bool: false once a sample
-    has ended; such a row emits nothing. cap_B int64: the most output tokens. stop_S int64. num_B int64: rows to commit. report_BX int64: W emitted tokens, then NUM_EMITTED, STOPPED, NUM_ACCEPTED (before the cut),
-    NUM_DRAFTS (nodes less the root). Entries of a report behind its emitted tokens mean nothing.
+    has ended; such a row emits nothing. cap_B int64: the most output tokens. stop_S int64. num_B int64: rows to commit.
+    report_BX int64: W emitted tokens, then NUM_EMITTED, STOPPED, NUM_ACCEPTED (before the cut), NUM_DRAFTS (nodes less
+    the root). Entries of a report behind its emitted tokens mean nothing.
     """
 
     root_B: Tensor

@@ -59,6 +59,7 @@ class Generation:
 
 class Session(Protocol):
     resolved: dict[str, Any]  # what "auto" came to: dtype, attention, threads, device, block size
+    measured: dict[str, float]  # what start-up cost, where it is known: seconds
 
     def generate(
         self, requests: list[Request], *, profile: bool = False, observe: Callable[[int, int], None] | None = None

@@ -54,7 +54,8 @@ class HFSession:
             self.runner, self.staged = GraphRunner(), StagedRunner()
         self.resolved: dict[str, Any] = {
             "dtype": str(dtype).removeprefix("torch."),
-            "attention": self.target.attention,
+            "attention": self.target.attention if no_graphs else "tree_attention",
+            "graph_mode": "rounds" if no_graphs is None else "none",
             "graphs": "on" if no_graphs is None else f"off: {no_graphs}",
             "threads": torch.get_num_threads(),
             "block_size": block_size,
@@ -64,6 +65,7 @@ class HFSession:
         }
         if mode.verifier == "kernel":
             self.resolved["kernel"] = kernel_origin(device)  # refuses a CUDA device without one, now
+        self.measured: dict[str, float] = {}
         self._warm = False
         self._slots = 0
 
@@ -72,9 +74,11 @@ class HFSession:
     ) -> Iterator[Generation]:
         """Decode in batches of `engine.batch_size`, in order. A batch that fails yields error generations."""
         size = self.engine.batch_size
-        self._provide(requests)
-        if requests and not self._warm:
+        if requests and not (self._provide(requests) and self._warm):
             self._decode(requests[:size], WARM_UP_TOKENS, None, None)
+            if self.runner:
+                self.runner.capture_all()
+                self.measured["graph_capture_s"] = self.runner.capture_s
             self._warm = True
         for start in range(0, len(requests), size):
             batch = requests[start : start + size]
@@ -112,29 +116,35 @@ class HFSession:
     def close(self) -> None:
         self.target = self.drafter = self.runner = self.staged = None  # type: ignore[assignment]  # free weights and graphs now
 
-    def _provide(self, requests: list[Request]) -> None:
-        """Key/value rows for the longest request known: with one size, captured graphs serve every batch."""
+    def _provide(self, requests: list[Request]) -> bool:
+        """Key/value rows for the longest request known: with one size, captured graphs serve every batch.
+
+        Returns whether there were as many before.
+        """
         from harness.decoding.loop import slots_needed
 
         block_size = self.drafter.block_size if self.drafter else 1
         longest = max((len(request.prompt_ids) for request in requests), default=0)
         needed = slots_needed(longest, self.setup.sampling.max_new_tokens, self.num_nodes, block_size)
-        self._slots = max(self._slots, needed)
+        before, self._slots = self._slots, max(self._slots, needed)
+        return before == self._slots
 
     def _decode(self, batch: list[Request], max_new_tokens: int, stopwatch: "_Stopwatch | None", observe: Any):
         from harness.decoding.loop import decode
         from harness.decoding.sampling import SamplingParams, sampling_batch
 
-        runner = self.runner
+        runner, num_asked = self.runner, len(batch)
         if runner and stopwatch:
             runner = self.staged
             runner.seconds = stopwatch.seconds
+        if runner:  # graphs have one batch size: a last batch that is smaller decodes its last sample more than once
+            batch = batch + batch[-1:] * (self.engine.batch_size - num_asked)
         asked = self.setup.sampling
         params = [
             SamplingParams(asked.temperature, asked.top_k, asked.top_p, asked.min_p, request.stream)
             for request in batch
         ]
-        return decode(
+        decoded = decode(
             self.target,
             self.drafter,
             self.setup.mode.build,
@@ -150,6 +160,7 @@ class HFSession:
             profile=stopwatch.stage if stopwatch else None,
             **({"observe": observe} if observe else {}),
         )
+        return decoded[:num_asked]
 
 
 class _Stopwatch:

@@ -6,7 +6,7 @@ it. A graph serves every context up to a bound; bounds grow by powers of two, so
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -33,7 +33,10 @@ class GraphRunner:
         self._launched = self._read = 0
 
     def start(self, round: Round) -> Round:
-        """Take a batch; returns the round whose buffers are in use. What was captured stays if it fits: the same buffers, filters and modes."""
+        """Take a batch; returns the round whose buffers are in use.
+
+        What was captured stays if it fits: the same buffers, filters and modes.
+        """
         kept, caches = self._round, _caches(round)
         in_place = len(caches) == len(self._held) and all(a is b for a, b in zip(caches, self._held, strict=True))
         if kept is not None and in_place and _serves(kept, round):
@@ -53,16 +56,30 @@ class GraphRunner:
     def launch(self, longest: int) -> None:
         round = self._round
         assert round is not None
-        room = min(cache.slots for cache in self._held) - max(round.num_nodes, round.state.report_BX.shape[1])
-        bound = SMALLEST_BOUND
-        while bound < longest:
-            bound *= 2
-        bound = min(bound, room)
-        if bound not in self._graphs:
-            self._graphs[bound] = self._capture(round, bound)
-        self._graphs[bound]()
+        self._graph(next(bound for bound in self._bounds() if bound >= longest))()
         self._send(round.state.report_BX, self._launched % 2)
         self._launched += 1
+
+    def capture_all(self) -> None:
+        """Capture for every context there is room for, now, so that no timed round has to."""
+        for bound in self._bounds():
+            self._graph(bound)
+
+    def _bounds(self) -> Iterator[int]:
+        round = self._round
+        assert round is not None
+        room = min(cache.slots for cache in self._held) - max(round.num_nodes, round.state.report_BX.shape[1])
+        bound = SMALLEST_BOUND
+        while bound < room:
+            yield bound
+            bound *= 2
+        yield room
+
+    def _graph(self, bound: int) -> Callable[[], None]:
+        assert self._round is not None
+        if bound not in self._graphs:
+            self._graphs[bound] = self._capture(self._round, bound)
+        return self._graphs[bound]
 
     def read(self) -> list[list[int]]:
         side = self._read % 2
