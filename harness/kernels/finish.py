@@ -12,18 +12,17 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.decoding.round import RoundState
-from harness.decoding.sampling import SamplingBatch, probabilities
+from harness.decoding.sampling import SamplingBatch
 from harness.decoding.tree import DraftTree
-from harness.decoding.verify import Verified, accept_by_kernel, coupled_at_once
+from harness.decoding.verify import Verified, coupled_at_once
 from harness.kernels.draws import Partials, draw_partials
-from harness.kernels.probabilities import kernel_coins, softmax_and_positive
 
 NUM_COUNTS = 4  # columns of a report behind its tokens
 
 
 def sample_coupled(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, state: RoundState) -> Verified:
     """The `Sampler` of verifier `coupled`: two launches. With a filter on, or float64 logits, torch draws."""
-    if not _is_plain(logits_BNV, sampling):
+    if sampling.any_top_k or sampling.any_top_p or sampling.any_min_p or logits_BNV.dtype == torch.float64:
         verified = coupled_at_once(tree, logits_BNV, sampling, state.index_B)
         finish(tree, verified, state)
         return verified
@@ -31,19 +30,6 @@ def sample_coupled(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch,
         logits_BNV, sampling.temperature_B, sampling.stream_B, state.index_B, tree.depth_BN, tree.count_B
     )
     return walk_and_finish(tree, partials, state)
-
-
-def sample_by_kernel(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch, state: RoundState) -> Verified:
-    """The `Sampler` of verifier `kernel`: probabilities, coins and state in four launches beside the kernel's own."""
-    if _is_plain(logits_BNV, sampling):
-        target_BNV, positive_BNC = softmax_and_positive(logits_BNV, sampling.temperature_B)
-    else:
-        target_BNV = probabilities(logits_BNV, sampling)
-        positive_BNC = (target_BNV > 0).sum(-1, keepdim=True, dtype=torch.int32)
-    coin_BN, final_B = kernel_coins(tree, target_BNV, positive_BNC, sampling.stream_B, state.index_B)
-    verified = accept_by_kernel(tree, target_BNV, coin_BN, final_B, torch.zeros_like(target_BNV))
-    finish(tree, verified, state)
-    return verified
 
 
 def walk_and_finish(tree: DraftTree, partials: Partials, state: RoundState) -> Verified:
@@ -80,12 +66,6 @@ def finish(tree: DraftTree, verified: Verified, state: RoundState) -> None:
         **_blocks(state),
         num_warps=1,
     )
-
-
-def _is_plain(logits_BNV: Tensor, sampling: SamplingBatch) -> bool:
-    """No filter, and logits that float32 holds."""
-    has_filter = sampling.any_top_k or sampling.any_top_p or sampling.any_min_p
-    return not has_filter and logits_BNV.dtype != torch.float64
 
 
 def _state_arguments(state: RoundState, width: int) -> tuple:

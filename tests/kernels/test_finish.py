@@ -14,7 +14,8 @@ from harness.decoding.tree import DraftTree, candidates, chain, level_wise, root
 from harness.decoding.verify import Verified, coupled_at_once, verify_kernel
 from harness.decoding.verify_kernel import tree_speculative_sampling_target_only
 from harness.kernels.draws import Partials
-from harness.kernels.finish import finish, sample_by_kernel, sample_coupled, walk_and_finish
+from harness.kernels.finish import finish, sample_coupled, walk_and_finish
+from harness.kernels.sample_kernel import sample_kernel
 
 FIELDS = ("root_B", "index_B", "active_B", "cap_B", "stop_S", "num_B")
 STOP = 3
@@ -213,7 +214,7 @@ def test_padding_is_never_followed(device):
 
 
 @pytest.mark.parametrize("extra", [{}, {"top_k": 4}], ids=["plain", "filtered"])
-@pytest.mark.parametrize(("sample", "verifier"), [(sample_coupled, coupled_at_once), (sample_by_kernel, verify_kernel)])
+@pytest.mark.parametrize(("sample", "verifier"), [(sample_coupled, coupled_at_once), (sample_kernel, verify_kernel)])
 def test_rounds_on_end_at_mixed_temperatures(device, monkeypatch, sample, verifier, extra):
     """Draw, walk and state together over rounds, until every row has ended; the torch sampler's state stays equal."""
     # One verification kernel for both sides, on any device: it is not under test.
