@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.decoding.round import Round
+from harness.decoding.round import NUM_EMITTED, Round
 from harness.decoding.sampling import SamplingBatch
 
 SMALLEST_BOUND = 256
@@ -68,7 +68,8 @@ class GraphRunner:
     def _bounds(self) -> Iterator[int]:
         round = self._round
         assert round is not None
-        room = min(cache.slots for cache in self._held) - max(round.num_nodes, round.state.report_BX.shape[1])
+        width = round.state.report_BX.shape[1] + NUM_EMITTED  # of a path; the report's counts stand behind it
+        room = min(cache.slots for cache in self._held) - max(round.num_nodes, width)
         bound = SMALLEST_BOUND
         while bound < room:
             yield bound
@@ -149,20 +150,27 @@ class StagedRunner(GraphRunner):
     def read(self) -> list[list[int]]:
         report = super().read()
         for name, begin, end in zip(Round.STAGES, self._marks[:-1], self._marks[1:], strict=True):
-            self.seconds[name] = self.seconds.get(name, 0.0) + begin.elapsed_time(end) / 1e3
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._seconds_between(begin, end)
         return report
 
     def _record_round(self, round: Round, longest: int) -> Callable[[], None]:
         replays = [self._record(partial(getattr(round, name), longest)) for name in Round.STAGES]
 
         def replay() -> None:
-            self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(replays) + 1)]
-            self._marks[0].record()
-            for stage, mark in zip(replays, self._marks[1:], strict=True):
+            self._marks = [self._mark()]
+            for stage in replays:
                 stage()
-                mark.record()
+                self._marks.append(self._mark())
 
         return replay
+
+    def _mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _seconds_between(self, begin: Any, end: Any) -> float:
+        return begin.elapsed_time(end) / 1e3
 
 
 _TENSORS = [field.name for field in fields(SamplingBatch) if field.name.endswith("_B")]
