@@ -40,8 +40,9 @@ def extract_maths(completion: str) -> Answer:
         for match in reversed(list(pattern.finditer(rest))):
             if answer := tidy(match["answer"]):
                 return Answer(text=answer, how=how)
-    if display := DISPLAY.search(rest[-MAX_LINE_CHARS:]):
-        return Answer(text=right_side((display[1] or display[2]).strip()), how="last formula")
+    display = DISPLAY.search(rest[-MAX_LINE_CHARS:])
+    if display and (formula := (display[1] or display[2]).strip()):
+        return Answer(text=right_side(formula), how="last formula")
     for line in last_lines(rest)[:LAST_LINES]:
         for match in reversed(list(RESULT.finditer(line))):
             if answer := tidy(match["answer"]):
