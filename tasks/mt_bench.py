@@ -6,7 +6,7 @@ Version 1. Two sources with the same questions:
      "Rewrite your previous response. Start every sentence with the letter A."]}
 - hub, ids `mt_bench-hub/...`. A row, shortened:
     {"prompt": ["Compose an engaging ...", "Rewrite your ..."], "prompt_id": 81..., "category": "writing", "reference": []}
-`reference` (package rows may have it too) holds an answer a turn for the judge, where the question has a right one.
+`reference`, in rows of both kinds, holds an answer a turn for the judge where there is a right one; "" is none.
 
 The first turn is asked as one user message, without a system message. The second follows the answer that this very run
 gave to the first, reasoning left out, so each mode has a history of its own. One record a turn.
@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from tasks.base import Sample, Score
 from tasks.judge import Judge
-from tasks.rows import Row, integer_field, read_rows, unique_ids
+from tasks.rows import Row, integer_field, read_rows, text_list, unique_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class MtBench:
         ids = unique_ids(rows, [identity(row) for row in rows])
         samples = []
         for name, row in zip(ids, rows, strict=True):
-            first, *later = texts(row, "prompt" if "prompt" in row.data else "turns")
-            references = texts(row, "reference") if row.data.get("reference") else []
+            first, *later = turns(row)
+            references = text_list(row, "reference") if row.data.get("reference") else []
             samples.append(
                 Sample(
                     id=name,
@@ -55,8 +55,8 @@ class MtBench:
 
     def score(self, sample: Sample, completion: str) -> Score:
         answers = sample.reference["answers"]
-        reference = answers[sample.turn - 1] if len(answers) >= sample.turn else None
-        return self.judge.score(sample.messages, completion, reference)
+        reference = answers[sample.turn - 1] if len(answers) >= sample.turn else ""
+        return self.judge.score(sample.messages, completion, reference or None)
 
 
 def identity(row: Row) -> str:
@@ -65,8 +65,9 @@ def identity(row: Row) -> str:
     return f"mt_bench/{integer_field(row, 'question_id')}"
 
 
-def texts(row: Row, name: str) -> list[str]:
-    value = row.data.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
-        raise ValueError(f"{row.where}: field {name!r} must be a list of strings, not empty")
-    return value
+def turns(row: Row) -> list[str]:
+    name = "prompt" if "prompt" in row.data else "turns"
+    found = text_list(row, name)
+    if not found or not all(turn.strip() for turn in found):
+        raise ValueError(f"{row.where}: field {name!r} must hold at least one turn, and none that is blank")
+    return found

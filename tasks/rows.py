@@ -111,6 +111,14 @@ def integer_field(row: Row, name: str) -> int:
     return value
 
 
+def text_list(row: Row, name: str) -> list[str]:
+    """The named field of `row`, which must be there and be a list of strings; it may be empty."""
+    value = row.data.get(name)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{row.where}: field {name!r} must be a list of strings")
+    return value
+
+
 def unique_ids(rows: list[Row], ids: list[str]) -> list[str]:
     """`ids` again. ValueError names the second row of the first id that occurs twice."""
     seen: set[str] = set()

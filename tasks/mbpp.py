@@ -1,0 +1,78 @@
+r"""MBPP, sanitized (Austin et al. 2021, arXiv:2108.07732): the 257 Python problems of the test split. CC BY 4.0.
+
+Version 1. Source: the hub's parquet; no package holds these rows. A row, shortened:
+    {"source_file": "Benchmark Questions Verification V2.ipynb", "task_id": 11,
+     "prompt": "Write a python function to remove first and last occurrence of a given character from the string.",
+     "code": "def remove_Occ(s,ch): \n    for i in range(len(s)): ...", "test_imports": [],
+     "test_list": ["assert remove_Occ(\"hello\",\"l\") == \"heo\"", ...]}
+
+Asked as one user message: the problem, then its tests, which alone give the function's name and signature. What counts
+as the answer is described in `programs.extract_script`; the program, then `test_imports` and every test run in the
+sandbox. The function's name is the first one that the tests call and `code` defines.
+"""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt
+
+from tasks.base import Sample, Score
+from tasks.programs import extract_script
+from tasks.rows import Row, integer_field, read_rows, text_fields, text_list, unique_ids
+from tasks.sandbox import default_sandbox
+
+INSTRUCTION = "Your code must pass these tests. Answer with the code in one ```python block and nothing else."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mbpp:
+    """`timeout_s` of wall time and `memory_mb` (2**20 bytes) for each program."""
+
+    timeout_s: Annotated[float, Gt(0)] = 3.0
+    memory_mb: Annotated[int, Ge(64)] = 1024
+
+    version: ClassVar[int] = 1
+    metric: ClassVar[str | None] = "pass@1"
+
+    def load(self, path: Path) -> list[Sample]:
+        rows = read_rows(path)
+        ids = unique_ids(rows, [f"mbpp/{integer_field(row, 'task_id')}" for row in rows])
+        samples = []
+        for name, row in zip(ids, rows, strict=True):
+            problem, code = text_fields(row, "prompt", "code")
+            imports, tests = text_list(row, "test_imports"), text_list(row, "test_list")
+            reference = {
+                "entry_point": entry_point(row, code, tests),
+                "tests": "\n".join([*imports, *tests]),
+                "code": code,
+            }
+            shown = "\n".join(tests)
+            content = f"{problem.strip()}\n\n{INSTRUCTION}\n\n```python\n{shown}\n```"
+            samples.append(Sample(id=name, messages=[{"role": "user", "content": content}], reference=reference))
+        return samples
+
+    def score(self, sample: Sample, completion: str) -> Score:
+        """1.0 when all tests passed, else 0.0 with the reason. `detail` records the sandbox's isolation."""
+        problem = sample.reference
+        answer = extract_script(completion, problem["entry_point"])
+        if answer.text is None:
+            return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
+        sandbox = default_sandbox()
+        source = f"{answer.text}\n{problem['tests']}\n"
+        outcome = sandbox.run_program(source, timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+        detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
+        return Score(value=float(outcome.passed), detail={**detail, "sandbox": sandbox.isolation})
+
+
+def entry_point(row: Row, code: str, tests: list[str]) -> str:
+    try:
+        defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        calls = [node.func for node in ast.walk(ast.parse("\n".join(tests))) if isinstance(node, ast.Call)]
+    except SyntaxError as error:
+        raise ValueError(f"{row.where}: 'code' or 'test_list' does not parse ({error.msg})") from None
+    called = [call.id for call in calls if isinstance(call, ast.Name) and call.id in defined]
+    if not called:
+        raise ValueError(f"{row.where}: no test calls a function that 'code' defines")
+    return called[0]
