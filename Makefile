@@ -30,6 +30,10 @@ $(STAMP): pyproject.toml constraints.txt
 eval: $(STAMP) ## run one setting, e.g. make eval speculative.tree_budget=64 sampling=t10
 	$(BIN)/python -m harness $(FORWARD) $(ARGS)
 
+.PHONY: data
+data: $(STAMP) ## fetch what every task and the default model need, so that runs need no network; task=NAME for one
+	$(BIN)/python -m harness.data $(FORWARD) $(ARGS)
+
 .PHONY: plan sweep sweep-status sync
 
 plan: $(STAMP) ## a sweep's cells with memory and time, nothing started, e.g. make plan experiment=budget_sweep

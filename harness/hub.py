@@ -35,12 +35,14 @@ def from_hub(source: HubSource, key: str) -> tuple[Path, str]:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.constants import is_offline_mode
 
+    if (cached := _cached_file(source)) is not None:  # the hub's client sends a request even for what is on the disk
+        return cached, source.revision
     kind = "" if source.file is None else "--repo-type dataset "
     names = "" if source.file is None else f"{source.file} "
     command = f"hf download {kind}{source.repo} {names}--revision {source.revision}"
     otherwise = "" if source.file is None else f". Or give a local copy: {key}.path=FILE"
     # Offline, a snapshot asked for by commit is taken from the disk only if one says so (huggingface_hub 1.33).
-    unreachable = not is_offline_mode() and not _is_cached(source) and not _hub_answers()
+    unreachable = not is_offline_mode() and not _hub_answers()
     options: dict[str, Any] = {"revision": source.revision, "local_files_only": is_offline_mode() or unreachable}
     try:
         if source.file is None:
@@ -65,14 +67,14 @@ def from_hub(source: HubSource, key: str) -> tuple[Path, str]:
     return path, snapshot.name  # the hub names a snapshot folder after the commit
 
 
-def _is_cached(source: HubSource) -> bool:
-    """Whether a data file of a certain commit is on the disk, so that nobody need be asked. A branch may have moved."""
+def _cached_file(source: HubSource) -> Path | None:
+    """A data file of a certain commit, if it is on the disk. A branch may have moved since, so it is asked for."""
     from huggingface_hub import try_to_load_from_cache
 
     if source.file is None or not _COMMIT.fullmatch(source.revision):
-        return False
+        return None
     found = try_to_load_from_cache(source.repo, source.file, repo_type="dataset", revision=source.revision)
-    return isinstance(found, str)
+    return Path(found) if isinstance(found, str) else None
 
 
 @cache

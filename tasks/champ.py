@@ -1,6 +1,7 @@
 r"""CHAMP (Mao, Kim and Zhou 2024, arXiv:2401.06961): 270 competition problems out of a handbook, with answers. MIT licence.
 
-Version 1. Source: the file of the package `champ-dataset` 1.0.0 (v0.json), one JSON object whose "problems" are, shortened:
+Version 1. Source: the file of the package `champ-dataset` 1.0.0 (v0.json), one JSON object. A row of its "problems",
+shortened:
     "P_Number-Theory_19": {"identifier": "P_Number-Theory_19", "category": "Number-Theory",
       "_text": "Find all possible values of n^5-5*n^3+4n mod 120 for integer n.",
       "_answer": "0 is the only possible value", "solution": {...}, "ch_list": [...], "conversations": {...}}

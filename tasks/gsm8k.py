@@ -2,8 +2,8 @@ r"""GSM8K (Cobbe et al. 2021, arXiv:2110.14168): 1,319 word problems of primary 
 
 Version 1. Source: the hub's parquet; no package holds these rows (`gsm_symbolic` is the likeness that needs no hub).
 A row, shortened:
-    {"question": "Weng earns $12 an hour for babysitting. Yesterday, she just did 50 minutes ...",
-     "answer": "Weng earns 12/60 = $<<12/60=0.2>>0.2 per minute.\nWorking 50 minutes, she earned ... $10.\n#### 10"}
+    {"question": "Janet’s ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes ...",
+     "answer": "Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 duck eggs a day.\nShe makes 9 * 2 = $<<9*2=18>>18 ...\n#### 18"}
 Rows have no id; sample ids are `gsm8k/N`, N counting the rows of the file from 0.
 
 Asked as one user message: the problem, then `competition.INSTRUCTION`. The number after `####` of the row is the

@@ -3,11 +3,11 @@ card says "cc" and no more of the licence.
 
 Version 1. Source: the hub's `test6.jsonl`, 134 MB: the 175 problems that release 6 added (January to April 2025). The
 hub's loading script is not run; the file is read as it is. The older problems are in test.jsonl and test2.jsonl to
-test5.jsonl (1,055 in all, 4 GB): `task.sources.hub.file=test5.jsonl`. No package holds these rows. A row, shortened:
-    {"question_title": "Vacation Validation", "question_content": "Takahashi ...", "platform": "atcoder",
+test5.jsonl (1,055 in all, 4.5 GB): `task.sources.hub.file=test5.jsonl`. No package holds these rows. A row, shortened:
+    {"question_title": "9x9 Sum", "question_content": "Among the 81 integers that appear ...", "platform": "atcoder",
      "question_id": "abc387_b", "contest_id": "abc387", "contest_date": "2025-01-04T00:00:00", "starter_code": "",
-     "difficulty": "easy", "public_test_cases": "[{\"input\": ..., \"output\": ..., \"testtype\": \"stdin\"}]",
-     "private_test_cases": "eJxrYJmaz8gABhGZQGZ0tVJmXkFpiZKVgpJhTF5JTJ6S...", "metadata": "{}"}
+     "difficulty": "easy", "public_test_cases": "[{\"input\": \"1\", \"output\": \"2024\", \"testtype\": \"stdin\"}, ...]",
+     "private_test_cases": "eJ...", "metadata": "{}"}
 Private tests are JSON, or JSON in a pickled string, packed by zlib, in base64; the pickle is read by a reader that makes
 strings only, so that no data file can run code here.
 
