@@ -2,8 +2,8 @@
 
 Not imported: its text becomes part of the program (see `livecodebench.program`). Answers are compared as LiveCodeBench
 does: returned values with ==, a tuple counting as a list; printed output line by line without outer blanks, and where
-two lines differ as text, word by word as exact decimals. Files stand in for standard input and output, so that an
-answer may read and write in any way, `sys.stdin.buffer` and descriptor 0 among them.
+two lines differ as text, word by word as exact decimals. A pipe and a file stand in for standard input and output, so
+that an answer may read and write in any way, `sys.stdin.buffer` and descriptor 0 among them.
 """
 
 import decimal
@@ -73,9 +73,9 @@ def check_call(code, function, given, expected):
 
 
 def check_output(code, given, expected):
-    with open("input", "w") as file:
-        file.write(given)
-    stand_in(os.open("input", os.O_RDONLY), 0)
+    inner, outer = os.pipe()
+    stand_in(inner, 0)
+    threading.Thread(target=feed, args=(outer, given.encode()), daemon=True).start()
     stand_in(os.open("output", os.O_RDWR | os.O_CREAT | os.O_TRUNC), 1)
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     try:
@@ -88,6 +88,14 @@ def check_output(code, given, expected):
     sys.stdout.flush()
     with open("output", errors="replace") as file:
         compare_lines(file.read(), expected)
+
+
+def feed(descriptor, data):
+    try:
+        with os.fdopen(descriptor, "wb") as pipe:
+            pipe.write(data)
+    except BrokenPipeError:
+        pass  # the answer did not read all of it
 
 
 def stand_in(descriptor, place):

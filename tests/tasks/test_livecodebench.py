@@ -69,6 +69,15 @@ def test_every_way_to_read_and_write(way: str) -> None:
     assert (result.value, result.detail["reason"], result.detail["tests"]) == (1.0, "passed", 3)
 
 
+def test_an_input_larger_than_any_file_may_be(tmp_path: Path) -> None:
+    length = 9 << 20  # the sandbox allows files of 8 MiB
+    tests = [{"input": "x" * length + "\n", "output": str(length), "testtype": "stdin"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**ROWS[0], "public_test_cases": "[]", "private_test_cases": json.dumps(tests)}) + "\n")
+    result = score(TASK.load(path)[0], fenced("print(len(input()))"))
+    assert (result.value, result.detail["reason"]) == (1.0, "passed")
+
+
 METHOD = (
     "class Solution:\n    def twoSum(self, nums: List[int], target: int) -> List[int]:\n        seen = {}\n"
     "        for place, value in enumerate(nums):\n            if target - value in seen:\n"
