@@ -36,7 +36,11 @@ class ConfigError(ValueError):
 
 def compose(overrides: list[str], config_name: str = "config") -> EvalConfig:
     """Compose conf/ with Hydra overrides and check every value against the class it is for. Raises ConfigError."""
-    values = compose_values(overrides, config_name)
+    return from_values(compose_values(overrides, config_name), overrides)
+
+
+def from_values(values: dict[str, Any], overrides: list[str]) -> EvalConfig:
+    """Check composed values, fresh or out of a run's manifest, against their classes. Raises ConfigError."""
     built: dict[str, Any] = {name: checked(cls, values[name], name) for name, cls in FACTS.items()}
     for group in BEHAVIOURS:
         params = dict(values[group])
@@ -48,6 +52,27 @@ def compose(overrides: list[str], config_name: str = "config") -> EvalConfig:
     for group in BEHAVIOURS:
         build(getattr(config, group), group)
     return config
+
+
+def changed(values: dict[str, Any], overrides: list[str], group: str) -> dict[str, Any]:
+    """A copy of composed values with `group.KEY=VALUE` words applied. Raises ConfigError for any other word or key."""
+    copy = json.loads(json.dumps(values))
+    for override in _parse(overrides):
+        path = override.key_or_group.split(".")
+        plain = not (
+            override.is_add() or override.is_force_add() or override.is_delete() or override.is_sweep_override()
+        )
+        if not plain or path[0] != group or len(path) < 2:
+            raise ConfigError(f"{override.input_line}: only words of the form {group}.KEY=VALUE are taken here")
+        node = copy
+        for depth, key in enumerate(path):
+            if not isinstance(node, dict) or key not in node:
+                known = [str(k) for k in node] if isinstance(node, dict) else []
+                raise ConfigError(f"{'.'.join(path[: depth + 1])}: no such key. {_allowed(key, known)}")
+            if depth < len(path) - 1:
+                node = node[key]
+        node[path[-1]] = override.value()
+    return copy
 
 
 def build(behaviour: Behaviour, group: str) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
+FLAGS = ("repetition", "truncated", "empty", "open_reasoning", "grader_error")
 QUANTILES = (50, 90, 99)
 MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
 CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
@@ -113,12 +114,14 @@ def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
     histogram = np.bincount(accepted)
     assert histogram.sum() == len(rounds)
     lengths = [length for record in ok if (length := acceptance_length(record)) is not None]
+    sound = [r for record in ok if not record.flags.get("repetition") for r in record.rounds]
     nodes = sum(r.num_nodes for r in rounds)
     deepest = max(len(histogram) - 1, 1 if nodes else 0)
     per_position = [float(histogram[i:].sum() / len(rounds)) for i in range(1, deepest + 1)]
     return {
         "acceptance_length/pooled": sum(r.num_emitted for r in rounds) / len(rounds),
         "acceptance_length/sample_mean": sum(lengths) / len(lengths),
+        "acceptance_length/without_repetition": sum(r.num_emitted for r in sound) / len(sound) if sound else None,
         "acceptance/mean_accepted": sum(accepted) / len(rounds),
         "acceptance/per_position": per_position or None,
         "acceptance/histogram": [int(count) for count in histogram],
@@ -165,12 +168,18 @@ def _expected(rounds: list[Round]) -> dict[str, Any]:
 
 
 def _speed(ok: list[SampleRecord]) -> dict[str, Any]:
-    timed = [(decoded_tokens(r), seconds, r) for r in ok if (seconds := decode_seconds(r))]
+    """Samples that fell into a loop are in no headline: drafting a loop is easy, so they are fast for a bad reason."""
+    everything = [(decoded_tokens(r), seconds, r) for r in ok if (seconds := decode_seconds(r))]
+    timed = [(n, s, r) for n, s, r in everything if not r.flags.get("repetition")]
     found: dict[str, Any] = {}
-    if timed:
-        found["throughput/decode_tokens_per_s"] = sum(n for n, _, _ in timed) / sum(s for _, s, _ in timed)
+    for name, some in (("decode_tokens_per_s", timed), ("decode_tokens_per_s_with_repetition", everything)):
+        if some:
+            found[f"throughput/{name}"] = sum(n for n, _, _ in some) / sum(s for _, s, _ in some)
+    if everything:
+        found["throughput/n_samples"] = len(timed)
+        found["throughput/n_repetition"] = len(everything) - len(timed)
     waits = {
-        "ttft_s": [r.ttft_s for r in ok if r.ttft_s is not None],
+        "ttft_s": [r.ttft_s for r in ok if r.ttft_s is not None],  # prefill does not know how the answer will go
         "tpot_s": [(r.decode_s or 0.0) / n for n, _, r in timed],  # as the sample's reader waits: not shared
     }
     for name, values in waits.items():
@@ -205,7 +214,7 @@ def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
 
 def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:
     found: dict[str, Any] = {"rate/error": sum(r.status == "error" for r in records) / len(records)} if records else {}
-    for flag in ("repetition", "truncated", "empty"):
+    for flag in FLAGS:
         seen = [r.flags[flag] for r in ok if flag in r.flags]
         found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
     return found
@@ -213,6 +222,13 @@ def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any
 
 def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest) -> list[str]:
     warnings = []
+    if found.get("throughput/n_samples") == 0:
+        warnings.append("every timed sample fell into a loop: there is no speed figure without repetition")
+    if found.get("rate/grader_error"):
+        warnings.append(
+            f"{found['rate/grader_error']:.1%} of the answers could not be graded (score_detail says why): they are "
+            "unscored, and `python -m harness.rescore RUN` grades them without decoding"
+        )
     mode = manifest.asked.get("speculative", {}).get("name")
     if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
         warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")

@@ -34,3 +34,8 @@ def opened_reasoning(prompt: str) -> str:
     if not opened or prompt[opened[-1].end() :].strip():
         return ""
     return opened[-1].group().strip()
+
+
+def with_opened(mark: str, text: str) -> str:
+    """An answer with the mark that its prompt ended in, for cut-off reasoning looks like an answer without it."""
+    return f"{mark}\n{text}" if mark else text

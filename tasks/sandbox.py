@@ -26,11 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 START_LIMIT_S = 30.0  # for namespaces and interpreters to start on a busy host; not counted as the program's time
 MAX_REASON_BYTES = 4096
 COMMON = ["limits on memory, CPU time, file size and open files", "own temporary folder, removed", "clean interpreter"]
 NAMESPACED = ["own process namespace: all end together", "no network", "private read-only root", "own IPC"]
+
+
+class GraderError(RuntimeError):
+    """The sandbox itself did not work, so nothing is known of the program: no score, not a score of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +96,21 @@ class Sandbox:
     """One probed way to run programs. Safe to share between threads; every run has its own processes and folder."""
 
     def __init__(self, *, level: str | None = None) -> None:
-        """Take the strongest level that works here, or the one named `level`. RuntimeError when none works."""
+        """Take the strongest level that works here, or the one named `level`. GraderError when none works."""
         failures = []
         for candidate in levels(os.geteuid() == 0):
             if level not in (None, candidate.name) or (candidate.unshare and shutil.which("unshare") is None):
                 continue
             self.level = candidate
-            outcome = self.run_program("import math", timeout_s=10.0)
+            try:
+                outcome = self._run_once("import math", timeout_s=10.0, memory_mb=1024, max_output_bytes=1 << 20)
+            except GraderError as error:
+                failures.append(f"{candidate.name}: {error}")
+                continue
             if outcome.passed:
                 return
             failures.append(f"{candidate.name}: {outcome.reason}")
-        raise RuntimeError(f"no way to run programs in a sandbox works on this host: {failures or level}")
+        raise GraderError(f"no way to run programs in a sandbox works on this host: {failures or level}")
 
     @property
     def isolation(self) -> dict[str, str | list[str]]:
@@ -114,8 +123,16 @@ class Sandbox:
         """Run `source` as `__main__` and wait for its end, at most `timeout_s` of wall time after its start.
 
         `memory_mb` (2**20 bytes) limits the address space of each of at most 8 processes. What it prints is read and
-        dropped; more than `max_output_bytes` ends it. Never raises for what the program does.
+        dropped; more than `max_output_bytes` ends it. Never raises for what the program does. Raises GraderError when the
+        sandbox does not start, twice.
         """
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_bytes": max_output_bytes}
+        try:
+            return self._run_once(source, **limits)
+        except GraderError:  # a host short of processes or memory for a moment
+            return self._run_once(source, **limits)
+
+    def _run_once(self, source: str, *, timeout_s: float, memory_mb: int, max_output_bytes: int) -> Outcome:
         mark = secrets.token_hex(32)
         with (
             tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder,
@@ -191,7 +208,7 @@ class Sandbox:
                 if printed > max_output_bytes:
                     broken = f"printed more than {max_output_bytes} bytes"
                 elif time.monotonic() >= deadline:
-                    broken = f"timed out after {timeout_s} s" if report else "the sandbox did not start in time"
+                    broken = f"timed out after {timeout_s} s"
         if broken is None:
             try:  # a program may close its descriptors and go on
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -199,11 +216,14 @@ class Sandbox:
                 broken = f"timed out after {timeout_s} s"
         seconds = time.monotonic() - begin
         self._end(process)
+        if not report:
+            last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise GraderError(f"the sandbox did not start: {''.join(last) or f'exit code {process.returncode}'}"[:300])
         if broken is not None:
             return Outcome(passed=False, reason=broken, seconds=seconds)
         if report == b"S" + mark and process.returncode == 0:
             return Outcome(passed=True, reason="passed", seconds=seconds)
-        return Outcome(passed=False, reason=explain(report, mark, output, process.returncode), seconds=seconds)
+        return Outcome(passed=False, reason=explain(report, mark, process.returncode), seconds=seconds)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None and not self.level.unshare:
@@ -215,13 +235,10 @@ class Sandbox:
         process.wait()
 
 
-def explain(report: bytes, mark: bytes, output: bytes, code: int) -> str:
+def explain(report: bytes, mark: bytes, code: int) -> str:
     """Why a program did not pass, in a line. The mark never appears in it."""
     if report.startswith(b"SE"):
         return report[2:].decode("utf-8", "replace").splitlines()[0][:300] if report[2:].strip() else "failed"
-    if not report:
-        last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return f"the sandbox did not start: {''.join(last) or f'exit code {code}'}"[:300]
     if mark in report:
         return "wrote to the descriptor of the report"
     if code > 128:
