@@ -85,7 +85,10 @@ def run(pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def check_records(name: str, run: RunFolder) -> None:
     records = run.records()
+    turns = 2 if name == "mt_bench" else 1
+    assert len(records) == 2 * turns
     assert len({record.sample_id.partition("/turn-")[0] for record in records}) == 2
+    assert sum(record.sample_id.endswith("/turn-2") for record in records) == 2 * (turns - 1)
     assert all(record.status == "ok" and record.task == name and record.prompt_tokens for record in records)
     unscored = run.manifest().resolved["task"]["metric"] is None
     for record in records:
