@@ -28,10 +28,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tasks.sandbox_levels import levels
+
 START_LIMIT_S = 30.0  # for namespaces and interpreters to start on a busy host; not counted as the program's time
 MAX_REASON_BYTES = 4096
-COMMON = ["limits on memory, CPU time, file size and open files", "own temporary folder, removed", "clean interpreter"]
-NAMESPACED = ["own process namespace: all end together", "no network", "private read-only root", "own IPC"]
 
 
 class GraderError(RuntimeError):
@@ -47,51 +47,6 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    name: str
-    unshare: tuple[str, ...]  # empty: no namespaces
-    drop_user: bool
-    holds: list[str]
-    lacks: list[str]
-
-
-def levels(is_root: bool) -> list[Level]:
-    """What may be tried, strongest first."""
-    spaces = ("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child")
-    process_limit, no_process_limit = "a process limit", "a process limit (it does not bind root)"
-    direct = Level(
-        name="namespaces",
-        unshare=spaces,
-        drop_user=True,
-        holds=[*COMMON, *NAMESPACED, "unprivileged user", process_limit],
-        lacks=[],
-    )
-    by_user = Level(
-        name="user namespace",
-        unshare=(*spaces, "--user", "--map-root-user"),
-        drop_user=False,
-        holds=[*COMMON, *NAMESPACED, "no capabilities", *([] if is_root else [process_limit])],
-        lacks=[no_process_limit] if is_root else [],
-    )
-    missing = ["no network", "private read-only root", "own process namespace"]
-    dropped = Level(
-        name="unprivileged user",
-        unshare=(),
-        drop_user=True,
-        holds=[*COMMON, "unprivileged user", process_limit, "a supervisor kills all descendants"],
-        lacks=missing,
-    )
-    plain = Level(
-        name="limits only",
-        unshare=(),
-        drop_user=False,
-        holds=[*COMMON, *([] if is_root else [process_limit]), "a supervisor kills all descendants"],
-        lacks=[*missing, "unprivileged user", *([no_process_limit] if is_root else [])],
-    )
-    return [direct, by_user, dropped, plain] if is_root else [by_user, plain]
-
-
 class Sandbox:
     """One probed way to run programs. Safe to share between threads; every run has its own processes and folder."""
 
@@ -103,7 +58,7 @@ class Sandbox:
                 continue
             self.level = candidate
             try:
-                outcome = self._run_once("import math", timeout_s=10.0, memory_mb=1024, max_output_bytes=1 << 20)
+                outcome = self._run_once(["import math"], timeout_s=10.0, memory_mb=1024, max_output_bytes=1 << 20)
             except GraderError as error:
                 failures.append(f"{candidate.name}: {error}")
                 continue
@@ -126,26 +81,47 @@ class Sandbox:
         dropped; more than `max_output_bytes` ends it. Never raises for what the program does. Raises GraderError when the
         sandbox does not start, twice.
         """
-        limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_bytes": max_output_bytes}
-        try:
-            return self._run_once(source, **limits)
-        except GraderError:  # a host short of processes or memory for a moment
-            return self._run_once(source, **limits)
+        return self._run([source], timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
 
-    def _run_once(self, source: str, *, timeout_s: float, memory_mb: int, max_output_bytes: int) -> Outcome:
+    def run_checked(
+        self,
+        program: str,
+        check: str,
+        names: list[str],
+        *,
+        timeout_s: float,
+        memory_mb: int = 1024,
+        max_output_bytes: int = 1 << 20,
+    ) -> Outcome:
+        """Whether `check`, which calls the functions `names` of `program`, runs to its end.
+
+        The two run in two processes and exchange plain values (`check_values.py`), so nothing in `program` can see or
+        change the check: objects that equal everything, replaced built-ins and searches for the pass mark gain nothing.
+        `check` must be trusted. Arguments are copies: a change that a function makes to them stays in its process.
+        """
+        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_bytes": max_output_bytes}
+        return self._run([program, check, names], **limits)
+
+    def _run(self, payload: list[Any], **limits: Any) -> Outcome:
+        try:
+            return self._run_once(payload, **limits)
+        except GraderError:  # a host short of processes or memory for a moment
+            return self._run_once(payload, **limits)
+
+    def _run_once(self, content: list[Any], *, timeout_s: float, memory_mb: int, max_output_bytes: int) -> Outcome:
         mark = secrets.token_hex(32)
         with (
             tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder,
             tempfile.TemporaryFile() as payload,
         ):
-            payload.write(json.dumps([mark, source]).encode())
+            payload.write(json.dumps([mark, *content]).encode())
             payload.seek(0)
             report_read, report_write = os.pipe()
             os.set_blocking(report_read, False)
             with open(report_read, "rb", buffering=0) as report:
                 try:
                     process = subprocess.Popen(
-                        self._command(folder, report_write, timeout_s, memory_mb),
+                        self._command(folder, report_write, timeout_s, memory_mb, is_checked=len(content) > 1),
                         stdin=payload,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,
@@ -160,16 +136,20 @@ class Sandbox:
                 with process:
                     return self._watch(process, report.fileno(), mark.encode(), timeout_s, max_output_bytes)
 
-    def _command(self, folder: str, report_fd: int, timeout_s: float, memory_mb: int) -> list[str]:
+    def _command(self, folder: str, report_fd: int, timeout_s: float, memory_mb: int, *, is_checked: bool) -> list[str]:
         python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+        user = 50_000 + secrets.randbelow(10_000)
+        values = source_of("check_values.py")
         spec = {
             "private_root": bool(self.level.unshare),
             # A random user: the process limit counts per user, and parallel runs must not share it.
-            "uid": 50_000 + secrets.randbelow(10_000) if self.level.drop_user else None,
+            "uid": user if self.level.drop_user else None,
+            "test_uid": user + 10_000 if self.level.drop_user else None,
             "folder": folder,
             "visible": sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}),
             "python": python,
-            "runner": source_of("jail_runner.py"),
+            "runner": values + source_of("serve_runner.py") if is_checked else source_of("jail_runner.py"),
+            "test_runner": values + source_of("check_runner.py") if is_checked else None,
             "report_fd": report_fd,
             "memory_bytes": memory_mb << 20,
             "cpu_s": int(timeout_s) + 2,

@@ -33,7 +33,8 @@ PROBLEMS: list[tuple[str, str, str, tuple[Any, ...], Any]] = [
     (
         "\n\ndef is_mirror(text: str) -> bool:\n    return text == text[::-1]\n\n\ndef longest(words):\n"
         '    """\n    Longest word that reads the same from both ends, "" if none.\n    """\n',
-        '    best = ""\n    for word in words:\n        if is_mirror(word) and len(word) > len(best):\n            best = word\n'
+        '    best = ""\n    for word in words:\n        if is_mirror(word) and len(word) > len(best):\n'
+        "            best = word\n"
         "    return best\n",
         "longest",
         (["ab", "aba", "abba"],),
@@ -49,7 +50,8 @@ PROBLEMS: list[tuple[str, str, str, tuple[Any, ...], Any]] = [
     ),
     (
         'def count_up(n: int) -> list:\n    """Primes below n.\n    count_up(11) => [2,3,5,7]\n    """\n',
-        "    primes = []\n    for k in range(2, n):\n        if all(k % p != 0 for p in primes):\n            primes.append(k)\n"
+        "    primes = []\n    for k in range(2, n):\n        if all(k % p != 0 for p in primes):\n"
+        "            primes.append(k)\n"
         "    return primes\n",
         "count_up",
         (11,),
@@ -191,6 +193,7 @@ def test_a_named_function_without_a_prompt(style: int) -> None:
         assert scope[name](*arguments) == value
 
 
+PLUS_ONE = "class Solution:\n    def f(self, x):\n        return x + 1"
 NAMED = {
     "class": fence("class Solution:\n    def f(self, x):\n        return x + 1\n\nprint(Solution().f(1))"),
     "bare class": "Here:\n\nclass Solution:\n    def f(self, x):\n        return x + 1\n\nIt adds one.",
@@ -198,8 +201,8 @@ NAMED = {
     "with imports and helpers": fence(
         "import math\nONE = 1\ndef g(x):\n    return x + ONE\nclass Solution:\n    def f(self, x):\n        return g(x)\n"
     ),
-    "two blocks": fence("class Solution:\n    pass") + "\nBetter:\n" + fence("class Solution:\n    def f(self, x): return x + 1"),
-    "other languages first": fence("int main() {}", "cpp") + "\n" + fence("class Solution:\n    def f(self, x):\n        return x + 1"),
+    "two blocks": fence("class Solution:\n    pass") + "\nBetter:\n" + fence(PLUS_ONE),
+    "other languages first": fence("int main() {}", "cpp") + "\n" + fence(PLUS_ONE),
 }  # fmt: skip
 
 
@@ -254,8 +257,10 @@ def test_no_script(text: str) -> None:
 
 
 def test_long_rubbish_takes_no_time() -> None:
-    for text in ("(" * 90_000, "x\n" * 40_000, "```\n" * 20_000, "if x:\n" * 3_000, "print(\n" * 9_000, "-" * 90_000 + "1",
-                 "a = " * 20_000 + "1", "x" + "[0]" * 30_000, "f" + "()" * 40_000, "```python\nprint(\n```\n" * 4_000):  # fmt: skip
+    blocks = "```python\nprint(\n```\n" * 4_000
+    nested = ["(" * 90_000, "-" * 90_000 + "1", "x" + "[0]" * 30_000, "f" + "()" * 40_000, "a = " * 20_000 + "1"]
+    lines = ["x\n" * 40_000, "```\n" * 20_000, "if x:\n" * 3_000, "print(\n" * 9_000]
+    for text in (*nested, *lines, blocks):
         extract_script(text)
         extract_script(text, "solve")
         extract_program("def solve():\n", "    return " + text, "solve")
