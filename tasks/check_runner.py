@@ -36,7 +36,7 @@ def main(report_fd, ask, replies):
             raise EndedEarly
         reply = json.loads(line)
         if "error" in reply:
-            raise as_error(*reply["error"])
+            raise EndedEarly if reply["error"][0] == "SystemExit" else as_error(*reply["error"])
         return decode(reply["value"])
 
     def remote(name):
@@ -60,7 +60,7 @@ def main(report_fd, ask, replies):
 
 
 class EndedEarly(BaseException):
-    """The program's process is gone. No Exception, so that no test takes it for one that the program raised."""
+    """The program's process is gone, or wanted to be. No Exception, so that no test takes it for one that the program raised."""
 
 
 def as_error(name, text):
@@ -76,7 +76,7 @@ def as_error(name, text):
 
 def describe(error):
     if isinstance(error, EndedEarly):
-        return b"the program ended before its test"
+        return b"the program called sys.exit before its end, or was ended"
     return f"{type(error).__name__}: {error}"[:300].encode("utf-8", "replace")
 
 

