@@ -60,7 +60,10 @@ def main(report_fd, ask, replies):
 
 
 class EndedEarly(BaseException):
-    """The program's process is gone, or wanted to be. No Exception, so that no test takes it for one that the program raised."""
+    """The program's process is gone, or wanted to be.
+
+    No Exception, so that no test takes it for one that the program raised.
+    """
 
 
 def as_error(name, text):

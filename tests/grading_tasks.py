@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import Sample, Score
+from tasks.reasoning import strip_reasoning
 from tasks.rows import read_rows
 
 
@@ -50,3 +51,18 @@ class Toy:
         return Score(
             value=float(self.letter in completion), detail={"history": history, "nice": os.nice(0), "pid": os.getpid()}
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmarked:
+    """Rows {"id", "prompt"}. Scores 1 for what stands after the reasoning, 0 where it is not over."""
+
+    version: ClassVar[int] = 1
+    metric: ClassVar[str | None] = "answered"
+
+    def load(self, path: Path) -> list[Sample]:
+        rows = read_rows(path)
+        return [Sample(id=r.data["id"], messages=[{"role": "user", "content": r.data["prompt"]}]) for r in rows]
+
+    def score(self, sample: Sample, completion: str) -> Score:
+        return Score(value=float(strip_reasoning(completion) is not None))
