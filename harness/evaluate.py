@@ -8,7 +8,7 @@ on where the last one stopped.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rich.console import Console
 
@@ -17,7 +17,7 @@ from harness.certificate.scope import certificate_status
 from harness.compose import build
 from harness.config import EvalConfig
 from harness.conversations import Asked, facts_of, first_turns, later_turns
-from harness.engines.base import Engine, Generation, Session
+from harness.engines.base import Engine, Generation, ScoresOutputs, Session
 from harness.grading import Grading, GradingPlan, grading_plan
 from harness.metrics import quality_flags, summarize
 from harness.plan import Plan, make_plan
@@ -50,8 +50,10 @@ def evaluate(config: EvalConfig, console: Console) -> int:
 
     with recorded(run, manifest, tracker):
         decode(session, plan, task, graders, run, tracker, console)
-        profile(session, plan, run, config.run.profile)
+        profiled = profile(session, plan, run, config.run.profile)
         manifest.measured["peak_memory_bytes"] = session.peak_memory_bytes()
+        for record in with_logprob(session, plan, profiled):
+            run.append(record, file="profile.jsonl")
         session.close()
 
     screen.show_summary(console, run, tracker)
@@ -94,13 +96,29 @@ def decode_turn(
     grading.collect()
 
 
-def profile(session: Session, plan: Plan, run: RunFolder, num_samples: int) -> None:
+def profile(session: Session, plan: Plan, run: RunFolder, num_samples: int) -> list[SampleRecord]:
     """Decode a few samples again with every stage timed; slower for it, so these times enter no speed figure."""
-    profiled = {record.key for record in run.records("profile.jsonl")}
-    requests = [r for r in plan.requests[:num_samples] if (r.sample_id, r.repeat) not in profiled]
+    before = {record.key for record in run.records("profile.jsonl")}
+    requests = [r for r in plan.requests[:num_samples] if (r.sample_id, r.repeat) not in before]
+    records = []
     for generation in session.generate(requests, profile=True):
         one = Asked(request=generation.request, sample=plan.samples[generation.request.sample_id])
-        run.append(to_record(generation, one, plan), file="profile.jsonl")
+        records.append(to_record(generation, one, plan))
+    return records
+
+
+def with_logprob(session: Session, plan: Plan, records: list[SampleRecord]) -> Iterator[SampleRecord]:
+    """The profiled records with the target's log-probability of their outputs, where the engine can tell it.
+
+    After the peak of memory was read: a forward over a whole output is larger than any that decodes it.
+    """
+    requests = {(request.sample_id, request.repeat): request for request in plan.requests}
+    scorer = cast(ScoresOutputs, session) if hasattr(session, "target_logprob") else None
+    for record in records:
+        if scorer is not None and record.output_ids:
+            logprob = scorer.target_logprob(requests[record.key], record.output_ids)
+            record = replace(record, target_logprob=logprob)
+        yield record
 
 
 def to_record(generation: Generation, one: Asked, plan: Plan) -> SampleRecord:

@@ -45,6 +45,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         "memory/peak_bytes": manifest.measured.get("peak_memory_bytes"),
         "certificate/status": manifest.measured.get("certificate"),
         **_quality(ok),
+        **_target_logprob([*(r for r in profile if r.status == "ok"), *ok]),
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
@@ -206,10 +207,17 @@ def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
             found |= {"quality/score_low": low, "quality/score_high": high}
     found["quality/n_scored"] = sum(r.score is not None for r in ok)
     found["quality/n_unscored"] = sum(r.score is None for r in ok)
-    scored = [(r.target_logprob, len(r.output_ids)) for r in ok if r.target_logprob is not None and r.output_ids]
-    if scored:
-        found["quality/target_logprob"] = sum(lp * n for lp, n in scored) / sum(n for _, n in scored)
     return found
+
+
+def _target_logprob(records: list[SampleRecord]) -> dict[str, Any]:
+    """Weighted by tokens, over the samples for which it was computed, each counted once."""
+    known = {r.key: (r.target_logprob, len(r.output_ids)) for r in records if r.target_logprob is not None}
+    tokens = sum(n for _, n in known.values())
+    if not tokens:
+        return {}
+    mean = sum(logprob * n for logprob, n in known.values()) / tokens
+    return {"quality/target_logprob": mean, "quality/n_target_logprob": len(known)}
 
 
 def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:

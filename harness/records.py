@@ -71,7 +71,7 @@ class SampleRecord:
     graded_at: str = ""  # ISO 8601, UTC
     earlier_scores: list[dict[str, Any]] = field(default_factory=list)  # score, score_detail, grader, graded_at
     flags: dict[str, bool] = field(default_factory=dict)  # repetition, truncated, empty, open_reasoning, grader_error
-    target_logprob: float | None = None  # mean natural log-probability of an output token, where computed
+    target_logprob: float | None = None  # mean natural log-probability of an output token, where computed: profile pass
     finished_at: str = ""  # ISO 8601, UTC
 
     @property
