@@ -48,6 +48,10 @@ sweep-status: $(STAMP) ## how a sweep's cells stand, live: SWEEP=NAME, default t
 sync: $(STAMP) ## upload the offline W&B folders of finished runs; RUNS='outputs/A', default all
 	$(BIN)/python -m harness.launch sync $(RUNS) $(ARGS)
 
+.PHONY: rescore
+rescore: $(STAMP) ## grade the stored answers of runs again, decoding nothing: RUNS='outputs/A outputs/B'
+	$(BIN)/python -m harness.rescore $(RUNS) $(ARGS)
+
 certify: $(STAMP) ## prove on this machine that a setting keeps the target's distribution; same words as for eval
 	$(BIN)/python -m harness.certify $(FORWARD) $(ARGS)
 

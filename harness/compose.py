@@ -54,25 +54,13 @@ def from_values(values: dict[str, Any], overrides: list[str]) -> EvalConfig:
     return config
 
 
-def changed(values: dict[str, Any], overrides: list[str], group: str) -> dict[str, Any]:
-    """A copy of composed values with `group.KEY=VALUE` words applied. Raises ConfigError for any other word or key."""
-    copy = json.loads(json.dumps(values))
-    for override in _parse(overrides):
-        path = override.key_or_group.split(".")
-        plain = not (
-            override.is_add() or override.is_force_add() or override.is_delete() or override.is_sweep_override()
-        )
-        if not plain or path[0] != group or len(path) < 2:
-            raise ConfigError(f"{override.input_line}: only words of the form {group}.KEY=VALUE are taken here")
-        node = copy
-        for depth, key in enumerate(path):
-            if not isinstance(node, dict) or key not in node:
-                known = [str(k) for k in node] if isinstance(node, dict) else []
-                raise ConfigError(f"{'.'.join(path[: depth + 1])}: no such key. {_allowed(key, known)}")
-            if depth < len(path) - 1:
-                node = node[key]
-        node[path[-1]] = override.value()
-    return copy
+def plain_words(overrides: list[str]) -> dict[str, Any]:
+    """`a.b=VALUE` words as dotted keys and values, in order. Raises ConfigError for any other form."""
+    parsed = _parse(overrides)
+    for o in parsed:
+        if o.is_add() or o.is_force_add() or o.is_delete() or o.is_sweep_override():
+            raise ConfigError(f"{o.input_line}: only words of the form KEY=VALUE are taken here")
+    return {o.key_or_group: o.value() for o in parsed}
 
 
 def build(behaviour: Behaviour, group: str) -> Any:

@@ -6,11 +6,12 @@ Names are grouped with `/`; `summary.json`, W&B and the report use the same ones
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from harness.flags import quality_flags as quality_flags
+from harness.flags import repetition as repetition
 from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
@@ -19,7 +20,6 @@ QUANTILES = (50, 90, 99)
 MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
 CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
 Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
-LOOP_TOKENS, LOOP_REPEATS, LOOP_PERIOD = 32, 3, 64
 
 
 def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest: RunManifest) -> dict[str, Any]:
@@ -86,26 +86,6 @@ def decoded_tokens(record: SampleRecord) -> int:
 def decode_seconds(record: SampleRecord) -> float | None:
     """The sample's share of the decode time: `decode_s` is the time of the whole batch it was decoded in."""
     return None if record.decode_s is None or not decoded_tokens(record) else record.decode_s / record.batch_size
-
-
-def quality_flags(output_ids: Sequence[int], text: str, finish_reason: str | None) -> dict[str, bool]:
-    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character)."""
-    return {"repetition": repetition(output_ids), "truncated": finish_reason == "length", "empty": not text.strip()}
-
-
-def repetition(ids: Sequence[int]) -> bool:
-    """Whether the output holds a loop: one block of at most 64 tokens said 3 times or more in a row, 32 tokens or more.
-
-    Looked for anywhere, so a stop id after the loop hides nothing, and a longer output never loses the flag.
-    """
-    tokens = np.asarray(ids)
-    for period in range(1, min(LOOP_PERIOD, len(tokens) // LOOP_REPEATS) + 1):
-        # A stretch of length n with this period is n - period equal pairs in a row.
-        differs = np.flatnonzero(tokens[period:] != tokens[:-period])
-        edges = np.concatenate(([-1], differs, [len(tokens) - period]))
-        if np.diff(edges).max() - 1 + period >= max(LOOP_TOKENS, LOOP_REPEATS * period):
-            return True
-    return False
 
 
 def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:

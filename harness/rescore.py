@@ -4,6 +4,7 @@ For a new version of a grader, for answers whose grader did not work, or for a j
 lost: a changed record is appended as a new line, which holds the earlier scores, and the old line stays in the file.
 """
 
+import json
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.compose import build, changed, from_values
+from harness.compose import ConfigError, build, from_values, plain_words
 from harness.config import EvalConfig
 from harness.evaluate import outcome
 from harness.grading import MAX_WORKERS, Grading, GradingPlan, usable_cores
@@ -48,7 +49,7 @@ def rescore(run: RunFolder, words: list[str], console: Console) -> int:
     """Grade every decoded answer of `run` with the task as it is now. Raises ValueError when that cannot be done."""
     manifest = run.manifest()
     hold(run.path)
-    config = from_values(changed(manifest.asked, words, "task"), words)
+    config = from_values(changed(manifest.asked, words), words)
     task: Task = build(config.task, "task")
     if task.metric is None:
         raise ValueError(
@@ -80,6 +81,21 @@ def rescore(run: RunFolder, words: list[str], console: Console) -> int:
         highlight=False,
     )
     return 1 if changes["failed"] else 0
+
+
+def changed(asked: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """A copy of a run's composed values with `task.KEY=VALUE` words applied; their keys are checked with the rest."""
+    copy = json.loads(json.dumps(asked))
+    for key, value in plain_words(words).items():
+        path, node = key.split("."), copy
+        if path[0] != "task" or len(path) < 2:
+            raise ConfigError(f"{key}: only words of the form task.KEY=VALUE are taken here")
+        for part in path[:-1]:
+            node = node.get(part)
+            if not isinstance(node, dict):
+                raise ConfigError(f"{key}: no such key, {part} has no keys of its own")
+        node[path[-1]] = value
+    return copy
 
 
 def facts(record: SampleRecord) -> tuple[Any, ...]:
