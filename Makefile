@@ -30,6 +30,10 @@ $(STAMP): pyproject.toml constraints.txt
 eval: $(STAMP) ## run one setting, e.g. make eval speculative.tree_budget=64 sampling=t10
 	$(BIN)/python -m harness $(FORWARD) $(ARGS)
 
+.PHONY: data
+data: $(STAMP) ## fetch what every task and the default model need, so that runs need no network; task=NAME for one
+	$(BIN)/python -m harness.data $(FORWARD) $(ARGS)
+
 .PHONY: plan sweep sweep-status sync
 
 plan: $(STAMP) ## a sweep's cells with memory and time, nothing started, e.g. make plan experiment=budget_sweep
@@ -43,6 +47,10 @@ sweep-status: $(STAMP) ## how a sweep's cells stand, live: SWEEP=NAME, default t
 
 sync: $(STAMP) ## upload the offline W&B folders of finished runs; RUNS='outputs/A', default all
 	$(BIN)/python -m harness.launch sync $(RUNS) $(ARGS)
+
+.PHONY: rescore
+rescore: $(STAMP) ## grade the stored answers of runs again, decoding nothing: RUNS='outputs/A outputs/B'
+	$(BIN)/python -m harness.rescore $(RUNS) $(ARGS)
 
 certify: $(STAMP) ## prove on this machine that a setting keeps the target's distribution; same words as for eval
 	$(BIN)/python -m harness.certify $(FORWARD) $(ARGS)

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     try:
         return evaluate(compose(arguments), console)
     except ValueError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -36,7 +36,11 @@ class ConfigError(ValueError):
 
 def compose(overrides: list[str], config_name: str = "config") -> EvalConfig:
     """Compose conf/ with Hydra overrides and check every value against the class it is for. Raises ConfigError."""
-    values = compose_values(overrides, config_name)
+    return from_values(compose_values(overrides, config_name), overrides)
+
+
+def from_values(values: dict[str, Any], overrides: list[str]) -> EvalConfig:
+    """Check composed values, fresh or out of a run's manifest, against their classes. Raises ConfigError."""
     built: dict[str, Any] = {name: checked(cls, values[name], name) for name, cls in FACTS.items()}
     for group in BEHAVIOURS:
         params = dict(values[group])
@@ -48,6 +52,15 @@ def compose(overrides: list[str], config_name: str = "config") -> EvalConfig:
     for group in BEHAVIOURS:
         build(getattr(config, group), group)
     return config
+
+
+def plain_words(overrides: list[str]) -> dict[str, Any]:
+    """`a.b=VALUE` words as dotted keys and values, in order. Raises ConfigError for any other form."""
+    parsed = _parse(overrides)
+    for o in parsed:
+        if o.is_add() or o.is_force_add() or o.is_delete() or o.is_sweep_override():
+            raise ConfigError(f"{o.input_line}: only words of the form KEY=VALUE are taken here")
+    return {o.key_or_group: o.value() for o in parsed}
 
 
 def build(behaviour: Behaviour, group: str) -> Any:

@@ -6,19 +6,20 @@ Names are grouped with `/`; `summary.json`, W&B and the report use the same ones
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from harness.flags import quality_flags as quality_flags
+from harness.flags import repetition as repetition
 from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
+FLAGS = ("repetition", "truncated", "empty", "open_reasoning", "grader_error")
 QUANTILES = (50, 90, 99)
 MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
 CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
 Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
-LOOP_TOKENS, LOOP_REPEATS, LOOP_PERIOD = 32, 3, 64
 
 
 def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest: RunManifest) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         "memory/peak_bytes": manifest.measured.get("peak_memory_bytes"),
         "certificate/status": manifest.measured.get("certificate"),
         **_quality(ok),
+        **_target_logprob([*(r for r in profile if r.status == "ok"), *ok]),
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
@@ -86,26 +88,6 @@ def decode_seconds(record: SampleRecord) -> float | None:
     return None if record.decode_s is None or not decoded_tokens(record) else record.decode_s / record.batch_size
 
 
-def quality_flags(output_ids: Sequence[int], text: str, finish_reason: str | None) -> dict[str, bool]:
-    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character)."""
-    return {"repetition": repetition(output_ids), "truncated": finish_reason == "length", "empty": not text.strip()}
-
-
-def repetition(ids: Sequence[int]) -> bool:
-    """Whether the output holds a loop: one block of at most 64 tokens said 3 times or more in a row, 32 tokens or more.
-
-    Looked for anywhere, so a stop id after the loop hides nothing, and a longer output never loses the flag.
-    """
-    tokens = np.asarray(ids)
-    for period in range(1, min(LOOP_PERIOD, len(tokens) // LOOP_REPEATS) + 1):
-        # A stretch of length n with this period is n - period equal pairs in a row.
-        differs = np.flatnonzero(tokens[period:] != tokens[:-period])
-        edges = np.concatenate(([-1], differs, [len(tokens) - period]))
-        if np.diff(edges).max() - 1 + period >= max(LOOP_TOKENS, LOOP_REPEATS * period):
-            return True
-    return False
-
-
 def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
     if not rounds:
         return {}
@@ -113,12 +95,14 @@ def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
     histogram = np.bincount(accepted)
     assert histogram.sum() == len(rounds)
     lengths = [length for record in ok if (length := acceptance_length(record)) is not None]
+    sound = [r for record in ok if not record.flags.get("repetition") for r in record.rounds]
     nodes = sum(r.num_nodes for r in rounds)
     deepest = max(len(histogram) - 1, 1 if nodes else 0)
     per_position = [float(histogram[i:].sum() / len(rounds)) for i in range(1, deepest + 1)]
     return {
         "acceptance_length/pooled": sum(r.num_emitted for r in rounds) / len(rounds),
         "acceptance_length/sample_mean": sum(lengths) / len(lengths),
+        "acceptance_length/without_repetition": sum(r.num_emitted for r in sound) / len(sound) if sound else None,
         "acceptance/mean_accepted": sum(accepted) / len(rounds),
         "acceptance/per_position": per_position or None,
         "acceptance/histogram": [int(count) for count in histogram],
@@ -165,12 +149,18 @@ def _expected(rounds: list[Round]) -> dict[str, Any]:
 
 
 def _speed(ok: list[SampleRecord]) -> dict[str, Any]:
-    timed = [(decoded_tokens(r), seconds, r) for r in ok if (seconds := decode_seconds(r))]
+    """Samples that fell into a loop are in no headline: drafting a loop is easy, so they are fast for a bad reason."""
+    everything = [(decoded_tokens(r), seconds, r) for r in ok if (seconds := decode_seconds(r))]
+    timed = [(n, s, r) for n, s, r in everything if not r.flags.get("repetition")]
     found: dict[str, Any] = {}
-    if timed:
-        found["throughput/decode_tokens_per_s"] = sum(n for n, _, _ in timed) / sum(s for _, s, _ in timed)
+    for name, some in (("decode_tokens_per_s", timed), ("decode_tokens_per_s_with_repetition", everything)):
+        if some:
+            found[f"throughput/{name}"] = sum(n for n, _, _ in some) / sum(s for _, s, _ in some)
+    if everything:
+        found["throughput/n_samples"] = len(timed)
+        found["throughput/n_repetition"] = len(everything) - len(timed)
     waits = {
-        "ttft_s": [r.ttft_s for r in ok if r.ttft_s is not None],
+        "ttft_s": [r.ttft_s for r in ok if r.ttft_s is not None],  # prefill does not know how the answer will go
         "tpot_s": [(r.decode_s or 0.0) / n for n, _, r in timed],  # as the sample's reader waits: not shared
     }
     for name, values in waits.items():
@@ -197,15 +187,22 @@ def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
             found |= {"quality/score_low": low, "quality/score_high": high}
     found["quality/n_scored"] = sum(r.score is not None for r in ok)
     found["quality/n_unscored"] = sum(r.score is None for r in ok)
-    scored = [(r.target_logprob, len(r.output_ids)) for r in ok if r.target_logprob is not None and r.output_ids]
-    if scored:
-        found["quality/target_logprob"] = sum(lp * n for lp, n in scored) / sum(n for _, n in scored)
     return found
+
+
+def _target_logprob(records: list[SampleRecord]) -> dict[str, Any]:
+    """Weighted by tokens, over the samples for which it was computed, each counted once."""
+    known = {r.key: (r.target_logprob, len(r.output_ids)) for r in records if r.target_logprob is not None}
+    tokens = sum(n for _, n in known.values())
+    if not tokens:
+        return {}
+    mean = sum(logprob * n for logprob, n in known.values()) / tokens
+    return {"quality/target_logprob": mean, "quality/n_target_logprob": len(known)}
 
 
 def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:
     found: dict[str, Any] = {"rate/error": sum(r.status == "error" for r in records) / len(records)} if records else {}
-    for flag in ("repetition", "truncated", "empty"):
+    for flag in FLAGS:
         seen = [r.flags[flag] for r in ok if flag in r.flags]
         found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
     return found
@@ -213,6 +210,13 @@ def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any
 
 def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest) -> list[str]:
     warnings = []
+    if found.get("throughput/n_samples") == 0:
+        warnings.append("every timed sample fell into a loop: there is no speed figure without repetition")
+    if found.get("rate/grader_error"):
+        warnings.append(
+            f"{found['rate/grader_error']:.1%} of the answers could not be graded (score_detail says why): they are "
+            "unscored, and `python -m harness.rescore RUN` grades them without decoding"
+        )
     mode = manifest.asked.get("speculative", {}).get("name")
     if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
         warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")

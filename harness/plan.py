@@ -9,7 +9,7 @@ from harness.compose import build
 from harness.config import EvalConfig, RunConfig, SamplingConfig, Sources
 from harness.decoding.noise import stream_key
 from harness.engines.base import Request, Sampling, Setup
-from harness.prompts import Prompter, prompt_sha256, read_json, stop_ids
+from harness.prompts import Prompter, read_json, stop_ids
 from harness.sources import Fetched, fetch
 from harness.speculative.base import Mode
 from tasks.base import Sample, Task
@@ -18,9 +18,10 @@ from tasks.base import Sample, Task
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     task_name: str
-    samples: dict[str, Sample]
-    requests: list[Request]
-    prompt_sha256: dict[str, str]
+    seed: int
+    samples: dict[str, Sample]  # first turns, by id
+    requests: list[Request]  # of the first turns; a later one is made from the answer before it, see conversations.py
+    num_records: int  # what the whole run comes to: every turn of every repeat
     prompter: Prompter
     setup: Setup
     resolved: dict[str, Any]  # for run.json: everything that a checkpoint or an "auto" decided
@@ -44,13 +45,9 @@ def make_plan(config: EvalConfig, task: Task) -> Plan:
     samples = subset(task.load(fetched["data"].path), config.run)
     prompts = {sample.id: prompter.ids(sample.messages) for sample in samples}
     check_lengths(prompts, sampling, target)
+    check_conversations(samples, prompts, prompter, sampling, target)
     requests = [
-        Request(
-            sample_id=sample.id,
-            repeat=repeat,
-            prompt_ids=prompts[sample.id],
-            stream=stream_key(config.sampling.seed, config.task.name, sample.id, repeat),
-        )
+        request(sample.id, repeat, prompts[sample.id], config.sampling.seed, config.task.name)
         for repeat in range(config.sampling.repeats)
         for sample in samples
     ]
@@ -63,13 +60,20 @@ def make_plan(config: EvalConfig, task: Task) -> Plan:
     }
     return Plan(
         task_name=config.task.name,
+        seed=config.sampling.seed,
         samples={sample.id: sample for sample in samples},
         requests=requests,
-        prompt_sha256={name: prompt_sha256(ids) for name, ids in prompts.items()},
+        num_records=config.sampling.repeats * sum(1 + len(sample.follow_ups) for sample in samples),
         prompter=prompter,
         setup=setup,
         resolved=resolved,
     )
+
+
+def request(sample_id: str, repeat: int, prompt_ids: list[int], seed: int, task_name: str) -> Request:
+    """A request with the stream that belongs to this sample and repeat, in every mode and on every machine."""
+    stream = stream_key(seed, task_name, sample_id, repeat)
+    return Request(sample_id=sample_id, repeat=repeat, prompt_ids=prompt_ids, stream=stream)
 
 
 def fetch_sources(config: EvalConfig, mode: Mode) -> dict[str, Fetched]:
@@ -109,14 +113,35 @@ def resolve_sampling(asked: SamplingConfig, target: Path) -> Sampling:
 
 def check_lengths(prompts: dict[str, list[int]], sampling: Sampling, target: Path) -> None:
     """Raises ValueError when a sample cannot fit the target's positions: past them a model answers nonsense."""
-    config = read_json(target / "config.json")
-    most = (config.get("text_config") or config).get("max_position_embeddings")
+    most = positions(target)
     for sample_id, ids in prompts.items():
         if most and len(ids) + sampling.max_new_tokens > most:
             raise ValueError(
                 f"sampling.max_new_tokens={sampling.max_new_tokens}: sample {sample_id} has {len(ids)} prompt tokens, "
                 f"and the target has {most} positions. Allowed here: at most {max(most - len(ids), 0)}"
             )
+
+
+def check_conversations(
+    samples: list[Sample], prompts: dict[str, list[int]], prompter: Prompter, sampling: Sampling, target: Path
+) -> None:
+    """Raises ValueError when a conversation of answers at full length cannot fit the target's positions."""
+    most, turn_tokens = positions(target), 16  # role marks and line ends of a question and an answer
+    for sample in samples:
+        asked = [len(prompter.tokenizer.encode(text, add_special_tokens=False)) for text in sample.follow_ups]
+        fixed = len(prompts[sample.id]) + sum(asked) + turn_tokens * len(asked)
+        if most and fixed + (1 + len(asked)) * sampling.max_new_tokens > most:
+            raise ValueError(
+                f"sampling.max_new_tokens={sampling.max_new_tokens}: the {1 + len(asked)} turns of {sample.id} can come to "
+                f"{fixed} tokens and as many answers, and the target has {most} positions. "
+                f"Allowed here: at most {max((most - fixed) // (1 + len(asked)), 0)}"
+            )
+
+
+def positions(target: Path) -> int | None:
+    """What the target's config gives as its number of positions, None when it gives none."""
+    config = read_json(target / "config.json")
+    return (config.get("text_config") or config).get("max_position_embeddings")
 
 
 def subset(samples: list[Sample], run: RunConfig) -> list[Sample]:

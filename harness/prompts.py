@@ -3,13 +3,17 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tasks.reasoning import opened_reasoning, with_opened
 
 
 class Prompter:
     """The target's tokenizer with its chat template.
 
-    Without a template the messages' contents are joined by blank lines, and `resolved` says so.
+    Without a template the messages' contents are joined by blank lines, and `resolved` says so. Where the tokenizer puts a
+    BOS in front of plain text the model expects one, and the prompt gets exactly one, whether the template writes it,
+    forgets it or doubles it.
     """
 
     def __init__(self, path: Path, template_kwargs: dict[str, Any]):
@@ -17,38 +21,81 @@ class Prompter:
 
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.template_kwargs = template_kwargs
+        self.bos = _expected_bos(self.tokenizer)
+        shown = self._render([{"role": "user", "content": "x"}])
+        self.opens = opened_reasoning(shown)
         self.resolved = {
             "chat_template_sha256": _sha256(self.tokenizer.chat_template) if self.tokenizer.chat_template else None,
             "chat_template_kwargs": template_kwargs,
+            "thinking": self._thinking(shown),
+            "opens_reasoning": self.opens,  # the mark of the block that every prompt leaves open, "" if none
+            "bos": None if self.bos is None else {"id": self.bos, "text": self.tokenizer.bos_token},
+            "stops": stops(path),
         }
 
     def ids(self, messages: list[dict[str, str]]) -> list[int]:
-        """Prompt ids with the generation prompt added; special tokens come from the template alone."""
-        if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **self.template_kwargs
-            )
-            return self.tokenizer.encode(text, add_special_tokens=False)
-        return self.tokenizer.encode("\n\n".join(m["content"] for m in messages))
+        """Prompt ids with the generation prompt added; special tokens come from the template, but for the one BOS."""
+        ids = self.tokenizer.encode(self._render(messages), add_special_tokens=False)
+        if self.bos is not None:
+            while ids[:1] == [self.bos]:
+                ids = ids[1:]
+            ids = [self.bos, *ids]
+        return ids
 
     def text(self, ids: list[int]) -> str:
-        """The answer as a grader reads it: special tokens, the stop id among them, left out."""
+        """The answer as a person reads it: special tokens, the stop id among them, left out."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def graded(self, output_text: str) -> str:
+        """The answer as a grader reads it: with the mark of a reasoning block that the prompt left open."""
+        return with_opened(self.opens, output_text)
+
+    def _render(self, messages: list[dict[str, str]], **kwargs: Any) -> str:
+        if not self.tokenizer.chat_template:
+            return "\n\n".join(message["content"] for message in messages)
+        kwargs = {**self.template_kwargs, **kwargs}
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **kwargs)
+        return str(text)
+
+    def _thinking(self, shown: str) -> Literal["on", "off"] | None:
+        """Whether the model is asked to think first; None where the template has no such switch.
+
+        The switch is `enable_thinking` (Qwen3, GLM, Hunyuan) or `thinking` (DeepSeek, Granite); a template that opens the
+        block itself asks for it without one.
+        """
+        for name in ("enable_thinking", "thinking") if self.tokenizer.chat_template else ():
+            on, off = (self._render([{"role": "user", "content": "x"}], **{name: value}) for value in (True, False))
+            if on != off:
+                return "on" if shown == on else "off"
+        return "on" if self.opens else None
+
+
+def _expected_bos(tokenizer: Any) -> int | None:
+    ids = tokenizer.encode("x")
+    return ids[0] if ids and ids[0] == tokenizer.bos_token_id else None
 
 
 def stop_ids(path: Path) -> list[int]:
     """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted."""
-    found: set[int] = set()
+    return [stop["id"] for stop in stops(path)]
+
+
+def stops(path: Path) -> list[dict[str, Any]]:
+    """The ids that end an answer, sorted, each with its text and the files that name it."""
+    found: dict[int, list[str]] = {}
     for name in ("generation_config.json", "config.json"):
         config = read_json(path / name)
         for eos in (part.get("eos_token_id") for part in (config, config.get("text_config") or {})):
-            found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+            for token in eos if isinstance(eos, list) else [] if eos is None else [eos]:
+                if name not in found.setdefault(token, []):
+                    found[token].append(name)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path)
     if tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
-    return sorted(found)
+        found.setdefault(tokenizer.eos_token_id, []).append("tokenizer")
+    texts = {token: tokenizer.convert_ids_to_tokens(token) for token in found}
+    return [{"id": token, "text": texts[token], "from": found[token]} for token in sorted(found)]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a run leaves behind, and the only truth about it: run.json, records.jsonl, profile.jsonl, summary.json.
 
-A record is one line a sample and repeat, appended and flushed when the sample is finished. A kill can tear the last
-line; reading drops it, so the sample is decoded again and no finished one is lost.
+A record is one line a sample and repeat (of a conversation, a turn and repeat), appended and flushed when the sample is
+finished. A kill can tear the last line; reading drops it, so the sample is decoded again and no finished one is lost.
+Decoded samples that wait for their grade stand in ungraded.jsonl, which is gone when the run ends.
 """
 
 import json
@@ -11,7 +12,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2  # 2: turn, grader, graded_at, earlier_scores; a file of schema 1 reads as one without them
+UNGRADED = "ungraded.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class SampleRecord:
     task: str
     sample_id: str
     repeat: int
+    turn: int = 1  # of its conversation; the history of a later one is what this run wrote
     status: Literal["ok", "error"]
     error: str | None = None
     prompt_sha256: str = ""  # of the rendered prompt's token ids
@@ -64,8 +67,11 @@ class SampleRecord:
     trees: list[TreeTrace] | None = None  # profile pass only: entry i is the tree of round i, for the first 64 rounds
     score: float | None = None  # None = unscored or failed
     score_detail: dict[str, Any] = field(default_factory=dict)
-    flags: dict[str, bool] = field(default_factory=dict)  # repetition, truncated, empty
-    target_logprob: float | None = None  # mean natural log-probability of an output token, where computed
+    grader: int | None = None  # version of the task that gave the score; None = not graded, or before schema 2
+    graded_at: str = ""  # ISO 8601, UTC
+    earlier_scores: list[dict[str, Any]] = field(default_factory=list)  # score, score_detail, grader, graded_at
+    flags: dict[str, bool] = field(default_factory=dict)  # repetition, truncated, empty, open_reasoning, grader_error
+    target_logprob: float | None = None  # mean natural log-probability of an output token, where computed: profile pass
     finished_at: str = ""  # ISO 8601, UTC
 
     @property
@@ -153,7 +159,22 @@ class RunFolder:
 
     def finished(self) -> set[tuple[str, int]]:
         """The (sample id, repeat) pairs that need not be decoded again. Error records are tried again."""
-        return {record.key for record in self.records() if record.status == "ok"}
+        return {record.key for record in (*self.records(), *self.records(UNGRADED)) if record.status == "ok"}
+
+    def ungraded(self) -> list[SampleRecord]:
+        """Decoded records without the grade that they should have: a kill or a grader that did not work cost it."""
+        kept = {record.key: record for record in self.records() if record.status == "ok"}
+        failed = [record for record in kept.values() if record.flags.get("grader_error")]
+        return [*failed, *(record for record in self.records(UNGRADED) if record.key not in kept)]
+
+    def append_ungraded(self, record: SampleRecord) -> None:
+        self.append(record, file=UNGRADED)
+
+    def drop_ungraded(self) -> None:
+        """Remove the file of ungraded records once each of them is in records.jsonl. Else it stays."""
+        kept = {record.key for record in self.records() if record.status == "ok"}
+        if all(record.key in kept for record in self.records(UNGRADED)):
+            (self.path / UNGRADED).unlink(missing_ok=True)
 
     def append(self, record: SampleRecord, file: str = "records.jsonl") -> None:
         """Check the record's identities, then append it as one line and force it to disk."""

@@ -16,6 +16,7 @@ RATES = {
     "repetition": "rate/repetition",
     "truncated": "rate/truncated",
     "empty": "rate/empty",
+    "open reasoning": "rate/open_reasoning",
     "error": "rate/error",
 }
 
@@ -37,7 +38,7 @@ def show_plan(console: Console, plan: Plan, run: RunFolder) -> None:
             table.add_row(name, sources[name]["location"] + (f" @ {revision}" if revision else ""))
     table.add_row("sampling", " ".join(f"{key}={value}" for key, value in plan.resolved["sampling"].items()))
     table.add_row("engine", " ".join(f"{key}={value}" for key, value in plan.resolved["engine"].items()))
-    table.add_row("samples", f"{len(plan.requests)} ({len(run.finished())} finished before)")
+    table.add_row("samples", f"{plan.num_records} ({len(run.finished())} finished before)")
     console.print(table, highlight=False)
 
 
@@ -102,7 +103,9 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         expected, measured = summary["acceptance/expected_accepted"], summary["acceptance/expected_measured"]
         yield "accepted drafts", f"{measured:.3f} a round, {expected:.3f} expected (profiled samples)"
     if has("throughput/decode_tokens_per_s"):
-        yield "decode", f"{summary['throughput/decode_tokens_per_s']:.1f} tokens/s"
+        looped = summary.get("throughput/n_repetition")
+        without = f" without {looped} samples that fell into a loop" if looped else ""
+        yield "decode", f"{summary['throughput/decode_tokens_per_s']:.1f} tokens/s{without}"
     if has("latency/ttft_s_p50"):
         yield "TTFT p50 / p90", f"{summary['latency/ttft_s_p50']:.3f} / {summary['latency/ttft_s_p90']:.3f} s"
     stages = {name.split("/")[1].split("_s_")[0]: value for name, value in summary.items() if name.startswith("stage/")}

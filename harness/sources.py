@@ -5,7 +5,6 @@ falls back in silence: a `path` wins, else the one that was chosen is used or a 
 tasks get local paths, so a second run needs no network.
 """
 
-import json
 import os
 import re
 import shutil
@@ -18,27 +17,13 @@ from typing import Any, Literal
 
 from harness.config import HubSource, PackageSource, Sources
 from harness.file_hashes import CACHE_VARIABLE, cache_folder, hashes, lock, scratch_folder, sha256_of
+from harness.hub import from_hub
 
 Kind = Literal["path", "package", "hub"]
 
 ROOT = Path(__file__).resolve().parent.parent  # the clone: `assets/...` in conf is relative to it
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# What a model needs to run. No *.py: code out of a checkpoint is never executed. No *.bin: pickles are never loaded.
-_MODEL_FILES = [
-    "config.json",
-    "generation_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-]
-# Weights of other formats and second copies of the same weights (gpt-oss keeps them under original/ and metal/).
-_NOT_MODEL_FILES = ["*.py", "original/*", "metal/*", "onnx/*", "consolidated*.safetensors"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,52 +174,12 @@ def _converted(gguf: Path, sha256: str, version: int) -> Path:
 
 
 def _fetch_hub(source: HubSource, key: str) -> Fetched:
-    """A model's files, or one `file` of a dataset repository, through the hub's own cache."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.constants import is_offline_mode
-
-    # Offline, a snapshot asked for by commit is taken from the disk only if one says so (huggingface_hub 1.33).
-    options: dict[str, Any] = {"revision": source.revision, "local_files_only": is_offline_mode()}
-    kind = "" if source.file is None else "--repo-type dataset "
-    names = "" if source.file is None else f"{source.file} "
-    command = f"hf download {kind}{source.repo} {names}--revision {source.revision}"
-    try:
-        if source.file is None:
-            path = Path(
-                snapshot_download(source.repo, allow_patterns=_MODEL_FILES, ignore_patterns=_NOT_MODEL_FILES, **options)
-            )
-            snapshot = path
-        else:
-            path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", **options))
-            snapshot = path.parents[len(Path(source.file).parts) - 1]
-    except Exception as error:  # the hub has a dozen error classes over httpx, OSError and ValueError
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"{key}: {source.repo} at revision {source.revision} is not in the hub cache and could not be fetched "
-            f"({reason}). With network access (and access to the repository) run: {command}"
-        ) from error
-    if source.file is None and (missing := _missing_files(path)):
-        raise ValueError(
-            f"{key}: {source.repo} at revision {source.revision} lacks {', '.join(missing)} in {path}. "
-            f"With network access run: {command}"
-        )
+    path, commit = from_hub(source, key)
     return Fetched(
         path=path,
         kind="hub",
         location=source.repo if source.file is None else f"{source.repo}:{source.file}",
-        revision=snapshot.name,  # the hub names a snapshot folder after the commit
+        revision=commit,
         sha256=hashes(path),
         asked_revision=source.revision,
     )
-
-
-def _missing_files(folder: Path) -> list[str]:
-    """What a model cannot do without; a cache filled by hand or by an interrupted download may lack some of it."""
-    wanted = {"config.json"}
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        wanted |= set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    missing = sorted(name for name in wanted if not (folder / name).exists())
-    if not index.exists() and not list(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
-    return missing

@@ -1,19 +1,22 @@
-"""Finds the result in a maths answer, and cuts off the reasoning. Never raises for what a model wrote."""
+"""Finds where an answer states its result, a formula or a number. Never raises for what a model wrote."""
 
 import re
 from dataclasses import dataclass
 
-TRUNCATED = "no answer, truncated reasoning"
-PHRASE = re.compile(
-    r"""(?:final\ answer|answer|result)\**
-    (?:\ (?:to|of|for)\b[^.\n]{0,80}?)?  # "the answer to the question"
-    \s*(?::|=|\bis\b|\bare\b|\bequals\b)\s*:?\**[ \t]*
-    \n?[ \t]*(?P<answer>[^\n]+)""",
-    re.IGNORECASE | re.VERBOSE,
-)
+from tasks.numbers import MAX_LINE_CHARS, stated_number, values
+from tasks.reasoning import TRUNCATED, strip_reasoning
+
+ASKED = r"""(?:\ (?:to|of|for)\b[^.\n]{0,80}?)?  # "the answer to the question"
+    \s*(?::|=|\bis\b|\bare\b|\bequals\b|\bcomes\ to\b)\s*:?\**[ \t]*
+    \n?[ \t]*(?P<answer>[^\n]+)"""
+PHRASE = re.compile(rf"(?:final\ answer|answer)\**{ASKED}", re.IGNORECASE | re.VERBOSE)
+RESULT = re.compile(rf"(?:result|total|solution)\**{ASKED}", re.IGNORECASE | re.VERBOSE)  # steps have results too
 HASHES = re.compile(r"^#{4}[ \t]*(?P<answer>[^\n]+)$", re.MULTILINE)
 MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$(.+?)(?<!\\)\$", re.DOTALL)
-NUMBER = re.compile(r"[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?(?:[eE][-+]?\d+)?%?")
+DISPLAY = re.compile(r"(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])[.\s]*\Z", re.DOTALL)
+LIST_PLACE = re.compile(r"^\s*(?:\d{1,2}[.)]|[-*•–])\s+(?=\S)")
+MAX_BOXES = 50  # looked at, from the end: an answer caught in a loop opens thousands
+LAST_LINES = 3  # in which a result may stand that nothing announces; what follows is "Let me know ..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +27,9 @@ class Answer:
     how: str
 
 
-def strip_reasoning(text: str) -> str | None:
-    """What follows the last closed `<think>` block; None when a block is still open, so no answer was reached.
-
-    A chat template may open the block itself, so a lone `</think>` closes one too.
-    """
-    _, closed, after = text.rpartition("</think>")
-    rest = after if closed else text
-    return None if "<think>" in rest else rest
-
-
 def extract_maths(completion: str) -> Answer:
-    """The result in a maths answer: the last complete `\\boxed{}`, else `#### x`, else "the answer is x", else the last
-    formula or number of the last line."""
+    """The result in a maths answer: the last complete `\\boxed{}`, else `#### x`, else "the answer is x", else "the result
+    is x", the last formula or the last number of the last line that has one."""
     rest = strip_reasoning(completion)
     if rest is None:
         return Answer(text=None, how=TRUNCATED)
@@ -47,17 +40,55 @@ def extract_maths(completion: str) -> Answer:
         for match in reversed(list(pattern.finditer(rest))):
             if answer := tidy(match["answer"]):
                 return Answer(text=answer, how=how)
-    last_line = rest.rstrip().rpartition("\n")[2]
-    if formulas := MATHS.findall(last_line):
-        return Answer(text=right_side("".join(formulas[-1]).strip()), how="last formula")
-    if numbers := NUMBER.findall(last_line):
-        return Answer(text=numbers[-1].replace("−", "-").strip(), how="last number")
+    display = DISPLAY.search(rest[-MAX_LINE_CHARS:])
+    if display and (formula := (display[1] or display[2]).strip()):
+        return Answer(text=right_side(formula), how="last formula")
+    for line in last_lines(rest)[:LAST_LINES]:
+        for match in reversed(list(RESULT.finditer(line))):
+            if answer := tidy(match["answer"]):
+                return Answer(text=answer, how="phrase")
+        if (formulas := MATHS.findall(line)) and (formula := "".join(formulas[-1]).strip()):
+            return Answer(text=right_side(formula), how="last formula")
+        if numbers := list(values(line)):
+            return Answer(text=numbers[-1], how="last number")
     return Answer(text=None, how="no answer")
+
+
+def extract_number(completion: str) -> Answer:
+    """The number that an answer in prose comes to, in plain form: `-1234.5` or `3/4`.
+
+    The last complete `\\boxed{}`, else `#### x`, else "the answer is x", else of the last line that has numbers "the result
+    is x", the last bold number or the last number.
+    """
+    rest = strip_reasoning(completion)
+    if rest is None:
+        return Answer(text=None, how=TRUNCATED)
+    boxed = last_boxed(rest)
+    if boxed is not None:
+        plain = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s?\{([^{}]*)\}", r" \1 ", boxed)
+        return Answer(text=stated_number(plain) or boxed, how="boxed")  # a formula is for the grader to read
+    for how, pattern in (("hashes", HASHES), ("phrase", PHRASE)):
+        for match in reversed(list(pattern.finditer(rest))):
+            if found := stated_number(match["answer"]):
+                return Answer(text=found, how=how)
+    for line in last_lines(rest):
+        if numbers := list(values(line)):
+            for match in reversed(list(RESULT.finditer(line))):
+                if found := stated_number(match["answer"]):
+                    return Answer(text=found, how="phrase")
+            bold = [number for part in re.findall(r"\*\*(.+?)\*\*", line) for number in values(part)]
+            return Answer(text=(bold or numbers)[-1], how="last number")
+    return Answer(text=None, how="no answer")
+
+
+def last_lines(text: str) -> list[str]:
+    """Lines that are not blank, the last first, each without its place in a list and without what precedes its end."""
+    return [LIST_PLACE.sub("", line)[-MAX_LINE_CHARS:] for line in reversed(text.split("\n")) if line.strip()]
 
 
 def last_boxed(text: str) -> str | None:
     """Content of the last `\\boxed{...}` or `\\fbox{...}` whose braces are closed, or of `\\boxed x`."""
-    for match in reversed(list(re.finditer(r"\\f?box(?:ed)?(?![a-zA-Z])\s*", text))):
+    for match in list(re.finditer(r"\\f?box(?:ed)?(?![a-zA-Z])\s*", text))[: -MAX_BOXES - 1 : -1]:
         place = match.end()
         if place >= len(text):
             continue

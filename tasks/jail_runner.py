@@ -56,7 +56,7 @@ def guard(mark: bytes, report_fd: int, bottom: FrameType) -> None:
             pay()
         if event == opening and not place:
             place.append(bottom.f_lasti)
-        if event == "object.__getattr__" and args[0] is pay:
+        if event == "object.__getattr__" and args and args[0] is pay:
             leave(3)
         named = args[0] if args and kind(args[0]) is is_text else ""
         if (

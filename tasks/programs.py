@@ -1,4 +1,7 @@
-"""Finds the program in what a model answered to a HumanEval prompt. Never raises for what a model wrote."""
+"""Finds the program in what a model answered: the completion of a given function, or a program of its own.
+
+Never raises for what a model wrote, and repairs nothing: what stands there is taken as it is, or cut.
+"""
 
 import ast
 import re
@@ -8,12 +11,18 @@ import warnings
 from tasks.answers import TRUNCATED, Answer, strip_reasoning
 
 FENCE = re.compile(
-    r"""^[ \t]*(?P<mark>`{3,}|~{3,})[^\n`]*\n
+    r"""^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^\n`]*)\n
     (?P<body>.*?)
     (?:^[ \t]*(?P=mark)[ \t]*$|\Z)  # a cut-off answer leaves the fence open""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
 TOP_LEVEL = re.compile(r"(?:from\s+\S+\s+import|import\s+\w|(?:async\s+)?def\s+\w|class\s+\w|@\w)")
+PYTHON = re.compile(r"(?:python|py|py3|ipython|pycon)?(?![a-z])[\d. ]*", re.IGNORECASE)  # a fence's tag, or none
+READS_OR_WRITES = re.compile(
+    r"\b(?:print|input)\s*\(|\bsys\.std|^\s*(?:import|from|def|class|for|while)\s", re.MULTILINE
+)
+READS_INPUT = re.compile(r"\binput\s*\(|\bsys\.stdin|\bopen\(0|fileinput")
+SCRIPT_LINE = re.compile(r"(?:from|import|def|class|async|for|while|if|try|with)\b|@|[\w.,\[\] ]+=[^=]|[\w.]+\(")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_CHARS = 100_000  # no answer is longer; the parser need not see more
 
@@ -49,6 +58,49 @@ def extract_program(prompt: str, completion: str, entry_point: str) -> Answer:
         if program := body_of(text):
             return Answer(text=program, how=how)
     return Answer(text=None, how="no code")
+
+
+def extract_script(completion: str, entry_point: str | None = None) -> Answer:
+    """The program of an answer to a task that gave no code to continue.
+
+    With an `entry_point` (a function or a class) what `extract_program` takes for a whole program: the last fenced block
+    that defines it, else unfenced code; imports, definitions and what they use are kept. Without one the last Python block
+    as it stands, `__main__` guard included, else unfenced code from its first line on.
+    """
+    rest = strip_reasoning(completion)
+    if rest is None:
+        return Answer(text=None, how=TRUNCATED)
+    rest = rest[:MAX_CHARS].expandtabs(4).replace("\r\n", "\n")
+    fences = list(FENCE.finditer(rest))
+    python = [fence for fence in reversed(fences) if PYTHON.fullmatch(fence["tag"].strip())]
+    tagged = [fence for fence in python if fence["tag"].strip()]
+    blocks = [textwrap.dedent(fence["body"]) for fence in (tagged if entry_point is None and tagged else python)]
+    if entry_point is None:  # after the program stands how to call it, or what it prints
+        blocks.sort(key=lambda block: not READS_INPUT.search(block))
+    bare = rest[: fences[0].start()] if fences else rest
+    for how, text in [*(("fenced program", block) for block in blocks), ("bare program", bare)]:
+        if entry_point is not None:
+            program = whole_program("", text, entry_point)
+        else:
+            program = whole_script(text, is_fenced=text is not bare)
+        if program:
+            return Answer(text=program, how=how)
+    return Answer(text=None, how="no code")
+
+
+def whole_script(text: str, *, is_fenced: bool) -> str | None:
+    """`text` from its first line of code on, as far as it compiles. None where nothing in it reads, writes or defines."""
+    lines = text.split("\n")
+    starts = [0] if is_fenced else [number for number, line in enumerate(lines) if SCRIPT_LINE.match(line)]
+    best, seen = "", 0
+    for start in starts[:20]:
+        if start < seen:
+            continue
+        code, num_lines = longest_program(lines[start:])
+        seen = start + num_lines
+        if READS_OR_WRITES.search(code) and len(code) > len(best):
+            best = code
+    return best.rstrip() + "\n" if best else None
 
 
 def definition_of(entry_point: str) -> re.Pattern[str]:
@@ -128,16 +180,17 @@ def keep_definitions(preamble: str, code: str, entry_point: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nodes = [*ast.parse(preamble).body, *ast.parse(code).body]
-            places = [n for n, node in enumerate(nodes) if isinstance(node, DEFINITIONS) and node.name == entry_point]
+            places = [number for number, node in enumerate(nodes) if is_definition(node, entry_point)]
             if not places or only_docstring(nodes[places[-1]]):
                 return None
             used = {
                 node.id
                 for kept in nodes
-                if isinstance(kept, DEFINITIONS)
+                if isinstance(kept, DEFINITIONS) or is_definition(kept, entry_point)
                 for node in ast.walk(kept)
                 if isinstance(node, ast.Name)
             }
+            used.add(entry_point)
             kept = [node for n, node in enumerate(nodes) if wanted(node, n < places[-1], used, entry_point)]
             kept.sort(key=lambda node: not (isinstance(node, ast.ImportFrom) and node.module == "__future__"))
             return ast.unparse(ast.Module(body=kept, type_ignores=[])) + "\n"
@@ -145,9 +198,16 @@ def keep_definitions(preamble: str, code: str, entry_point: str) -> str | None:
         return None
 
 
+def is_definition(node: ast.stmt, name: str) -> bool:
+    """A function, a class, or `name = lambda ...` and the like."""
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    return isinstance(node, DEFINITIONS) and node.name == name
+
+
 def only_docstring(node: ast.stmt) -> bool:
     body = node.body if isinstance(node, DEFINITIONS) else []
-    return all(
+    return isinstance(node, DEFINITIONS) and all(
         isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
         for one in body
     )

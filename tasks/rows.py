@@ -78,6 +78,21 @@ def as_object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
+def read_mapping(path: Path, key: str) -> list[Row]:
+    """The named objects under `key` of a JSON file that is one object, in file order. `where` holds each one's name."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    whole = as_object(parse_json(path.read_bytes(), str(path)), str(path))
+    if key not in whole:
+        raise ValueError(f"{path}: has no {key!r}; keys are {', '.join(map(repr, whole))}")
+    named = as_object(whole[key], f"{path}: {key!r}")
+    if not named:
+        raise ValueError(f"{path}: {key!r} holds no rows")
+    rows = ((f"{path}: {key}[{name!r}]", value) for name, value in named.items())
+    return [Row(where, as_object(value, where)) for where, value in rows]
+
+
 def text_fields(row: Row, *names: str) -> list[str]:
     """The named fields of `row`, which must be there and be strings that are not blank."""
     for name in names:
@@ -86,6 +101,22 @@ def text_fields(row: Row, *names: str) -> list[str]:
         if not isinstance(row.data[name], str) or not row.data[name].strip():
             raise ValueError(f"{row.where}: field {name!r} must be a string that is not blank")
     return [row.data[name] for name in names]
+
+
+def integer_field(row: Row, name: str) -> int:
+    """The named field of `row`, which must be there and be a whole number."""
+    value = row.data.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f'{row.where}: "{name}" must be a whole number')
+    return value
+
+
+def text_list(row: Row, name: str) -> list[str]:
+    """The named field of `row`, which must be there and be a list of strings; it may be empty."""
+    value = row.data.get(name)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{row.where}: field {name!r} must be a list of strings")
+    return value
 
 
 def unique_ids(rows: list[Row], ids: list[str]) -> list[str]:

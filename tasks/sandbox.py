@@ -26,11 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from tasks.sandbox_levels import levels
 
 START_LIMIT_S = 30.0  # for namespaces and interpreters to start on a busy host; not counted as the program's time
 MAX_REASON_BYTES = 4096
-COMMON = ["limits on memory, CPU time, file size and open files", "own temporary folder, removed", "clean interpreter"]
-NAMESPACED = ["own process namespace: all end together", "no network", "private read-only root", "own IPC"]
+
+
+class GraderError(RuntimeError):
+    """The sandbox itself did not work, so nothing is known of the program: no score, not a score of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,66 +47,25 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    name: str
-    unshare: tuple[str, ...]  # empty: no namespaces
-    drop_user: bool
-    holds: list[str]
-    lacks: list[str]
-
-
-def levels(is_root: bool) -> list[Level]:
-    """What may be tried, strongest first."""
-    spaces = ("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child")
-    process_limit, no_process_limit = "a process limit", "a process limit (it does not bind root)"
-    direct = Level(
-        name="namespaces",
-        unshare=spaces,
-        drop_user=True,
-        holds=[*COMMON, *NAMESPACED, "unprivileged user", process_limit],
-        lacks=[],
-    )
-    by_user = Level(
-        name="user namespace",
-        unshare=(*spaces, "--user", "--map-root-user"),
-        drop_user=False,
-        holds=[*COMMON, *NAMESPACED, "no capabilities", *([] if is_root else [process_limit])],
-        lacks=[no_process_limit] if is_root else [],
-    )
-    missing = ["no network", "private read-only root", "own process namespace"]
-    dropped = Level(
-        name="unprivileged user",
-        unshare=(),
-        drop_user=True,
-        holds=[*COMMON, "unprivileged user", process_limit, "a supervisor kills all descendants"],
-        lacks=missing,
-    )
-    plain = Level(
-        name="limits only",
-        unshare=(),
-        drop_user=False,
-        holds=[*COMMON, *([] if is_root else [process_limit]), "a supervisor kills all descendants"],
-        lacks=[*missing, "unprivileged user", *([no_process_limit] if is_root else [])],
-    )
-    return [direct, by_user, dropped, plain] if is_root else [by_user, plain]
-
-
 class Sandbox:
     """One probed way to run programs. Safe to share between threads; every run has its own processes and folder."""
 
     def __init__(self, *, level: str | None = None) -> None:
-        """Take the strongest level that works here, or the one named `level`. RuntimeError when none works."""
+        """Take the strongest level that works here, or the one named `level`. GraderError when none works."""
         failures = []
         for candidate in levels(os.geteuid() == 0):
             if level not in (None, candidate.name) or (candidate.unshare and shutil.which("unshare") is None):
                 continue
             self.level = candidate
-            outcome = self.run_program("import math", timeout_s=10.0)
+            try:
+                outcome = self._run_once(["import math"], timeout_s=10.0, memory_mb=1024, max_output_bytes=1 << 20)
+            except GraderError as error:
+                failures.append(f"{candidate.name}: {error}")
+                continue
             if outcome.passed:
                 return
             failures.append(f"{candidate.name}: {outcome.reason}")
-        raise RuntimeError(f"no way to run programs in a sandbox works on this host: {failures or level}")
+        raise GraderError(f"no way to run programs in a sandbox works on this host: {failures or level}")
 
     @property
     def isolation(self) -> dict[str, str | list[str]]:
@@ -114,21 +78,50 @@ class Sandbox:
         """Run `source` as `__main__` and wait for its end, at most `timeout_s` of wall time after its start.
 
         `memory_mb` (2**20 bytes) limits the address space of each of at most 8 processes. What it prints is read and
-        dropped; more than `max_output_bytes` ends it. Never raises for what the program does.
+        dropped; more than `max_output_bytes` ends it. Never raises for what the program does. Raises GraderError when the
+        sandbox does not start, twice.
         """
+        return self._run([source], timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
+
+    def run_checked(
+        self,
+        program: str,
+        check: str,
+        names: list[str],
+        *,
+        timeout_s: float,
+        memory_mb: int = 1024,
+        max_output_bytes: int = 1 << 20,
+    ) -> Outcome:
+        """Whether `check`, which calls the functions `names` of `program`, runs to its end.
+
+        The two run in two processes and exchange plain values (`check_values.py`), so nothing in `program` can see or
+        change the check: objects that equal everything, replaced built-ins and searches for the pass mark gain nothing.
+        `check` must be trusted. Arguments are copies: a change that a function makes to them stays in its process.
+        """
+        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_bytes": max_output_bytes}
+        return self._run([program, check, names], **limits)
+
+    def _run(self, payload: list[Any], **limits: Any) -> Outcome:
+        try:
+            return self._run_once(payload, **limits)
+        except GraderError:  # a host short of processes or memory for a moment
+            return self._run_once(payload, **limits)
+
+    def _run_once(self, content: list[Any], *, timeout_s: float, memory_mb: int, max_output_bytes: int) -> Outcome:
         mark = secrets.token_hex(32)
         with (
             tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder,
             tempfile.TemporaryFile() as payload,
         ):
-            payload.write(json.dumps([mark, source]).encode())
+            payload.write(json.dumps([mark, *content]).encode())
             payload.seek(0)
             report_read, report_write = os.pipe()
             os.set_blocking(report_read, False)
             with open(report_read, "rb", buffering=0) as report:
                 try:
                     process = subprocess.Popen(
-                        self._command(folder, report_write, timeout_s, memory_mb),
+                        self._command(folder, report_write, timeout_s, memory_mb, is_checked=len(content) > 1),
                         stdin=payload,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,
@@ -143,16 +136,20 @@ class Sandbox:
                 with process:
                     return self._watch(process, report.fileno(), mark.encode(), timeout_s, max_output_bytes)
 
-    def _command(self, folder: str, report_fd: int, timeout_s: float, memory_mb: int) -> list[str]:
+    def _command(self, folder: str, report_fd: int, timeout_s: float, memory_mb: int, *, is_checked: bool) -> list[str]:
         python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+        user = 50_000 + secrets.randbelow(10_000)
+        values = source_of("check_values.py")
         spec = {
             "private_root": bool(self.level.unshare),
             # A random user: the process limit counts per user, and parallel runs must not share it.
-            "uid": 50_000 + secrets.randbelow(10_000) if self.level.drop_user else None,
+            "uid": user if self.level.drop_user else None,
+            "test_uid": user + 10_000 if self.level.drop_user else None,
             "folder": folder,
             "visible": sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}),
             "python": python,
-            "runner": source_of("jail_runner.py"),
+            "runner": values + source_of("serve_runner.py") if is_checked else source_of("jail_runner.py"),
+            "test_runner": values + source_of("check_runner.py") if is_checked else None,
             "report_fd": report_fd,
             "memory_bytes": memory_mb << 20,
             "cpu_s": int(timeout_s) + 2,
@@ -191,7 +188,7 @@ class Sandbox:
                 if printed > max_output_bytes:
                     broken = f"printed more than {max_output_bytes} bytes"
                 elif time.monotonic() >= deadline:
-                    broken = f"timed out after {timeout_s} s" if report else "the sandbox did not start in time"
+                    broken = f"timed out after {timeout_s} s"
         if broken is None:
             try:  # a program may close its descriptors and go on
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -199,11 +196,14 @@ class Sandbox:
                 broken = f"timed out after {timeout_s} s"
         seconds = time.monotonic() - begin
         self._end(process)
+        if not report:
+            last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise GraderError(f"the sandbox did not start: {''.join(last) or f'exit code {process.returncode}'}"[:300])
         if broken is not None:
             return Outcome(passed=False, reason=broken, seconds=seconds)
         if report == b"S" + mark and process.returncode == 0:
             return Outcome(passed=True, reason="passed", seconds=seconds)
-        return Outcome(passed=False, reason=explain(report, mark, output, process.returncode), seconds=seconds)
+        return Outcome(passed=False, reason=explain(report, mark, process.returncode), seconds=seconds)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None and not self.level.unshare:
@@ -215,13 +215,10 @@ class Sandbox:
         process.wait()
 
 
-def explain(report: bytes, mark: bytes, output: bytes, code: int) -> str:
+def explain(report: bytes, mark: bytes, code: int) -> str:
     """Why a program did not pass, in a line. The mark never appears in it."""
     if report.startswith(b"SE"):
         return report[2:].decode("utf-8", "replace").splitlines()[0][:300] if report[2:].strip() else "failed"
-    if not report:
-        last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return f"the sandbox did not start: {''.join(last) or f'exit code {code}'}"[:300]
     if mark in report:
         return "wrote to the descriptor of the report"
     if code > 128:

@@ -241,3 +241,39 @@ def test_a_graded_score_gets_a_bootstrap_interval() -> None:
 def test_the_summary_is_json_and_finite() -> None:
     found = summarize([record("a", [3, 1], score=1.0, flags={"repetition": False})], [], MANIFEST)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+LOOP = {"repetition": True, "truncated": True, "empty": False, "open_reasoning": False}
+SOUND = {"repetition": False, "truncated": False, "empty": False, "open_reasoning": False}
+
+
+def test_samples_that_loop_are_in_no_speed_headline() -> None:
+    """9 tokens in 9 s and 9 in 3 s are sound; the loop's 99 in 1 s would flatter every one of these figures."""
+    sound = [record("a", [8], decode_s=9.0, flags=SOUND), record("b", [8], decode_s=3.0, flags=SOUND)]
+    found = summarize([*sound, record("c", [98], nodes=99, decode_s=1.0, flags=LOOP)], [], MANIFEST)
+    assert found["throughput/decode_tokens_per_s"] == pytest.approx(18 / 12)
+    assert found["throughput/decode_tokens_per_s_with_repetition"] == pytest.approx(117 / 13)
+    assert (found["throughput/n_samples"], found["throughput/n_repetition"]) == (2, 1)
+    assert found["latency/tpot_s_p50"] == pytest.approx((1 + 1 / 3) / 2)
+    assert found["acceptance_length/without_repetition"] == 9
+    assert found["acceptance_length/pooled"] == pytest.approx(117 / 3)
+    assert found["rate/repetition"] == found["rate/truncated"] == pytest.approx(1 / 3)
+    assert found["rate/empty"] == found["rate/open_reasoning"] == 0
+
+
+def test_only_loops_give_no_headline_and_say_so() -> None:
+    found = summarize([record("c", [9], flags=LOOP)], [], MANIFEST)
+    assert "throughput/decode_tokens_per_s" not in found
+    assert "acceptance_length/without_repetition" not in found
+    assert found["throughput/decode_tokens_per_s_with_repetition"] == pytest.approx(10)
+    assert any("fell into a loop" in warning for warning in found["warnings"])
+
+
+def test_a_failed_grader_is_no_zero() -> None:
+    graded = [record("a", [1], score=1.0, flags={**SOUND, "grader_error": False})]
+    failed = [record("b", [1], score=None, flags={**SOUND, "grader_error": True})]
+    found = summarize(graded + failed, [], MANIFEST)
+    assert found["quality/score"] == 1.0
+    assert (found["quality/n_scored"], found["quality/n_unscored"]) == (1, 1)
+    assert found["rate/grader_error"] == 0.5
+    assert any("could not be graded" in warning for warning in found["warnings"])

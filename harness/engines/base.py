@@ -71,6 +71,13 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class ScoresOutputs(Protocol):
+    """A session that can also tell how probable an output is; not every engine can."""
+
+    def target_logprob(self, request: Request, output_ids: list[int]) -> float:
+        """Mean natural log-probability of an output token under the target, at temperature 1 and without filters."""
+
+
 class Engine(Protocol):
     """Implementations are dataclasses: their fields are the keys that `engine.KEY=...` may set."""
 

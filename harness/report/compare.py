@@ -74,7 +74,8 @@ class Column:
     detectable_speed_up: float | None = None  # what this many samples find with 80 % power
     detectable_difference: float | None = None
     rates: dict[str, float] = field(default_factory=dict)  # over all the run's own records
-    equal_outputs: int | None = None  # samples whose ids equal the baseline's, where noise is shared
+    equal_outputs: int | None = None  # samples whose ids equal the baseline's, where noise and prompt are shared
+    compared_outputs: int = 0  # samples of which equal_outputs counts some
 
     @property
     def certified(self) -> bool:
@@ -103,6 +104,9 @@ def compare(runs: list[Run]) -> Comparison:
     loops = {key for key in common if any(run.records[key].flags.get("repetition") for run in runs)}
     if loops:
         notes.append(f"{len(loops)} of {len(common)} samples fell into a loop in some run: left out of the speed-up.")
+    later = [key for key in common if len({run.records[key].prompt_sha256 for run in runs}) > 1]
+    if later:
+        notes.append(f"{len(later)} later turns have a history that differs by run: no outputs are compared there.")
     columns = [_column(run, baseline, common, loops) for run in runs]
     if baseline is not None and len(runs) > 1:
         notes.append(_output_note(columns, baseline, len(common)))
@@ -140,7 +144,9 @@ def _common(runs: list[Run]) -> tuple[list[Key], list[str]]:
             "These runs share no finished sample: " + ", ".join(f"{r.folder.path} has {len(r.ok)}" for r in runs)
         )
     for key in sorted(common):
-        if len({run.records[key].prompt_sha256 for run in runs}) > 1:
+        # The history of a later turn is what each run wrote itself.
+        is_later = all(run.records[key].turn > 1 for run in runs)
+        if not is_later and len({run.records[key].prompt_sha256 for run in runs}) > 1:
             raise CannotCompare(f"Sample {key[0]} repeat {key[1]} was given different prompts (prompt_sha256 differs).")
     everything = set.union(*(set(run.records) for run in runs))
     notes = []
@@ -161,7 +167,8 @@ def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) 
         column.acceptance_length = ratio(
             *zip(*[(emitted, rounds) for emitted, rounds in per_sample if rounds], strict=True)
         )
-    timed = [(decoded_tokens(r), seconds) for r in records if (seconds := decode_seconds(r))]
+    sound = [run.records[key] for key in common if key not in loops]
+    timed = [(decoded_tokens(r), seconds) for r in sound if (seconds := decode_seconds(r))]
     if timed:
         column.decode_tokens_per_s = sum(n for n, _ in timed) / sum(s for _, s in timed)
     if found := score_interval(records):
@@ -176,7 +183,11 @@ def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) 
         column.score_difference, column.score_difference_p = paired_difference(*scores), score_p_value(*scores)
         column.detectable_difference = detectable_difference(*scores)
     if _noise_is_shared(run, baseline):
-        column.equal_outputs = sum(run.records[k].output_ids == baseline.records[k].output_ids for k in common)
+        pairs = [(run.records[key], baseline.records[key]) for key in common]
+        same_prompt = [(own, base) for own, base in pairs if own.prompt_sha256 == base.prompt_sha256]
+        column.compared_outputs = len(same_prompt)
+        if same_prompt:
+            column.equal_outputs = sum(own.output_ids == base.output_ids for own, base in same_prompt)
     return column
 
 

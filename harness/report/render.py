@@ -37,7 +37,7 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             cells = [_against(c, comparison, tables.number(v, form)) for c, v in zip(columns, values, strict=True)]
             rows.append([f"detectable {figure.replace('_', '-')}", *cells])
     if any(c.equal_outputs is not None for c in columns):
-        equal = [DASH if c.equal_outputs is None else f"{c.equal_outputs} of {c.samples}" for c in columns]
+        equal = [DASH if c.equal_outputs is None else f"{c.equal_outputs} of {c.compared_outputs}" for c in columns]
         rows.append(["equal outputs", *(_against(c, comparison, cell) for c, cell in zip(columns, equal, strict=True))])
     for name in ("repetition", "truncated", "error"):
         rows.append([f"{name} rate", *(f"{c.rates[name]:.1%}" if name in c.rates else DASH for c in columns)])

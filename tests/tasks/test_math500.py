@@ -29,7 +29,7 @@ def test_hub_rows() -> None:
 
 
 def test_package_rows_of_other_sets_are_left_out() -> None:
-    samples = TASK.load(FIXTURES / "math500_package.json")
+    samples = TASK.load(FIXTURES / "mmath.json")
     assert [sample.id for sample in samples] == ["math500-mmath311/3", "math500-mmath311/8"]
 
 
@@ -44,7 +44,7 @@ def test_the_real_package_file(package_files: dict[str, Path]) -> None:
 
 
 HUB = json.loads((FIXTURES / "math500_hub.jsonl").read_text().splitlines()[0])
-PACKAGE = json.loads((FIXTURES / "math500_package.json").read_text())[1]
+PACKAGE = json.loads((FIXTURES / "mmath.json").read_text())[1]
 
 
 @pytest.mark.parametrize(

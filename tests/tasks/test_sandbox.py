@@ -100,6 +100,13 @@ FAKES = {
     "a thread raises the event": "import sys, threading, os\nt = threading.Thread(target=sys.audit, "
     "args=('graded-program-finished',))\nt.start(); t.join(); os._exit(0)",
     "becomes another program": "import os; os.execv('/bin/true', ['true'])",
+    "an error inside the guard": "import sys, os\ntry: sys.audit('object.__getattr__')\nexcept BaseException as error:\n"
+    "    last = error.__traceback__\n    while last.tb_next: last = last.tb_next\n    pay = last.tb_frame.f_locals['pay']\n"
+    "    def look(depth):\n        mark = sys._getframe(1).f_locals['mark']\n        for fd in range(3, 64):\n"
+    "            try: os.write(fd, mark)\n            except OSError: pass\n        os._exit(0)\n"
+    "    for cell in pay.__closure__:\n        if cell.cell_contents is sys._getframe: cell.cell_contents = look\n"
+    "    pay()\n"
+    "assert False",
     "hides the mark search in frames": "import sys, os\nf = sys._getframe()\nfound = []\nwhile f:\n"
     "    found += [v for v in f.f_locals.values() if isinstance(v, (str, bytes)) and len(v) == 64]\n    f = f.f_back\n"
     "assert found, 'no mark in any frame'\nos._exit(0)",

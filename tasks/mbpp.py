@@ -1,0 +1,101 @@
+r"""MBPP, sanitized (Austin et al. 2021, arXiv:2108.07732): the 257 Python problems of the test split. CC BY 4.0.
+
+Version 1. Source: the hub's parquet; no package holds these rows. A row, shortened:
+    {"source_file": "Benchmark Questions Verification V2.ipynb", "task_id": 11,
+     "prompt": "Write a python function to remove first and last occurrence of a given character from the string.",
+     "code": "def remove_Occ(s,ch): \n    for i in range(len(s)): ...", "test_imports": [],
+     "test_list": ["assert remove_Occ(\"hello\",\"l\") == \"heo\"", ...]}
+
+Asked as one user message: the problem, then its tests, which alone give the function's name and signature. What counts
+as the answer is described in `programs.extract_script`. `test_imports` and the tests run in one process of the sandbox
+and the program in another (see `Sandbox.run_checked`); both in one where a test uses more of the answer than the plain
+values of its function: a class of its own, or a function as argument. The function's name is the first one that the
+tests call and `code` defines.
+"""
+
+import ast
+import builtins
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt
+
+from tasks.base import Sample, Score
+from tasks.programs import extract_script
+from tasks.rows import Row, integer_field, read_rows, text_fields, text_list, unique_ids
+from tasks.sandbox import default_sandbox
+
+INSTRUCTION = "Your code must pass these tests. Answer with the code in one ```python block and nothing else."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mbpp:
+    """`timeout_s` of wall time and `memory_mb` (2**20 bytes) for each program."""
+
+    timeout_s: Annotated[float, Gt(0)] = 3.0
+    memory_mb: Annotated[int, Ge(64)] = 1024
+
+    version: ClassVar[int] = 1
+    metric: ClassVar[str | None] = "pass@1"
+
+    def load(self, path: Path) -> list[Sample]:
+        rows = read_rows(path)
+        ids = unique_ids(rows, [f"mbpp/{integer_field(row, 'task_id')}" for row in rows])
+        samples = []
+        for name, row in zip(ids, rows, strict=True):
+            problem, code = text_fields(row, "prompt", "code")
+            imports, tests = text_list(row, "test_imports"), text_list(row, "test_list")
+            reference = {
+                "entry_point": entry_point(row, code, tests),
+                "tests": "\n".join([*imports, *tests]),
+                "code": code,
+            }
+            shown = "\n".join(tests)
+            content = f"{problem.strip()}\n\n{INSTRUCTION}\n\n```python\n{shown}\n```"
+            samples.append(Sample(id=name, messages=[{"role": "user", "content": content}], reference=reference))
+        return samples
+
+    def score(self, sample: Sample, completion: str) -> Score:
+        """1.0 when all tests passed, else 0.0 with the reason. `detail` records the sandbox's isolation."""
+        problem = sample.reference
+        answer = extract_script(completion, problem["entry_point"])
+        if answer.text is None:
+            return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
+        sandbox = default_sandbox()
+        name, tests = problem["entry_point"], problem["tests"]
+        limits: dict[str, Any] = {"timeout_s": self.timeout_s, "memory_mb": self.memory_mb}
+        if only_values(tests, name):
+            outcome = sandbox.run_checked(answer.text, tests, [name], **limits)
+        else:
+            outcome = sandbox.run_program(f"{answer.text}\n{tests}\n", **limits)
+        detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
+        return Score(value=float(outcome.passed), detail={**detail, "sandbox": sandbox.isolation})
+
+
+def only_values(tests: str, name: str) -> bool:
+    """Whether `tests` need nothing of the answer but what its function `name` returns."""
+    nodes = list(ast.walk(ast.parse(tests)))
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    passed = any(isinstance(node, ast.Name) and node.id == name and id(node) not in called for node in nodes)
+    has_functions = passed or any(isinstance(node, ast.Lambda) for node in nodes)
+    return not has_functions and used <= imported | {name} | set(dir(builtins))
+
+
+def entry_point(row: Row, code: str, tests: list[str]) -> str:
+    try:
+        defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        calls = [node.func for node in ast.walk(ast.parse("\n".join(tests))) if isinstance(node, ast.Call)]
+    except SyntaxError as error:
+        raise ValueError(f"{row.where}: 'code' or 'test_list' does not parse ({error.msg})") from None
+    called = [call.id for call in calls if isinstance(call, ast.Name) and call.id in defined]
+    if not called:
+        raise ValueError(f"{row.where}: no test calls a function that 'code' defines")
+    return called[0]
