@@ -47,6 +47,13 @@ def test_decoding_imports_torch_alone(path):
     assert all(name.startswith("harness.decoding") for name in names if name.startswith("harness"))
 
 
+@pytest.mark.parametrize("path", of("harness/kernels/"), ids=str)
+def test_kernels_know_the_core_they_replace_alone(path):
+    names = imports(path)
+    assert outside(names) <= {"torch", "triton"}
+    assert all(name.startswith(("harness.decoding", "harness.kernels")) for name in names if name.startswith("harness"))
+
+
 @pytest.mark.parametrize("path", [*of("harness/records.py"), *of("harness/metrics.py")], ids=str)
 def test_records_and_metrics_know_no_engine(path):
     names = imports(path)
