@@ -6,7 +6,7 @@ on where the last one stopped.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -37,17 +37,17 @@ def evaluate(config: EvalConfig, console: Console) -> int:
         hardware.check(config.hardware, found)
 
     plan = make_plan(config, task)
-    session = engine.open(plan.setup)
-    plan.resolved["engine"] = session.resolved
-    run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
-    manifest.measured["certificate"] = certificate_status(run.path, manifest)
-    screen.show_plan(console, plan, run)
+    with closing(engine.open(plan.setup)) as session:  # a server must end, whatever happens from here on
+        plan.resolved["engine"] = session.resolved
+        run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
+        manifest.measured["certificate"] = certificate_status(run.path, manifest)
+        manifest.measured["absent"] = getattr(session, "absent", {})
+        screen.show_plan(console, plan, run)
 
-    with recorded(run, manifest, tracker):
-        decode(session, plan, task, run, tracker, console)
-        profile(session, plan, run, config.run.profile)
-        manifest.measured["peak_memory_bytes"] = session.peak_memory_bytes()
-        session.close()
+        with recorded(run, manifest, tracker):
+            decode(session, plan, task, run, tracker, console)
+            profile(session, plan, run, config.run.profile)
+            manifest.measured["peak_memory_bytes"] = session.peak_memory_bytes()
 
     screen.show_summary(console, run, tracker)
     return EXIT_STATUS[manifest.status]
@@ -81,12 +81,12 @@ def to_record(generation: Generation, plan: Plan, task: Task | None) -> SampleRe
         sample_id=sample.id,
         repeat=request.repeat,
         prompt_sha256=plan.prompt_sha256[sample.id],
-        prompt_tokens=len(request.prompt_ids),
+        prompt_tokens=generation.prompt_tokens or len(request.prompt_ids),
         finished_at=now(),
     )
     if generation.error is not None:
         return SampleRecord(status="error", error=generation.error, **facts)
-    text = plan.prompter.text(generation.output_ids)
+    text = plan.prompter.text(generation.output_ids) if generation.text is None else generation.text
     graded = task.score(sample, text) if task else Score(value=None)
     return SampleRecord(
         status="ok",
@@ -94,9 +94,12 @@ def to_record(generation: Generation, plan: Plan, task: Task | None) -> SampleRe
         output_text=text,
         finish_reason=generation.finish_reason,
         rounds=generation.rounds,
+        totals=generation.totals,
+        cached_tokens=generation.cached_tokens,
         ttft_s=generation.ttft_s,
         decode_s=generation.decode_s,
         batch_size=generation.batch_size,
+        decode_share_s=generation.decode_share_s,
         stage_s=generation.stage_s,
         trees=generation.trees and [spelled(tree, plan) for tree in generation.trees],
         score=graded.value,

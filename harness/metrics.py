@@ -31,12 +31,13 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         record.check()
     ok = [r for r in records if r.status == "ok"]
     rounds = [r for record in ok for r in record.rounds]
+    counts = [num for record in ok if (num := num_rounds(record)) is not None]
     found: dict[str, Any] = {
         "samples/records": len(records),
         "samples/planned": manifest.samples_planned or None,
-        "tokens/output": sum(len(r.output_ids) for r in ok),
-        "rounds/total": len(rounds),
-        **_acceptance(ok, rounds),
+        "tokens/output": sum(r.num_output for r in ok),
+        "rounds/total": sum(counts) if len(counts) == len(ok) else None,
+        **_acceptance(ok),
         **_by_context(rounds),
         **_expected([r for record in profile if record.status == "ok" for r in record.rounds]),
         **_speed(ok),
@@ -47,7 +48,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
-    return {**found, "warnings": _warnings(found, rounds, manifest)}
+    return {**found, **_absent(manifest, found), "warnings": _warnings(found, ok, rounds, manifest)}
 
 
 def sample_scalars(record: SampleRecord) -> dict[str, float]:
@@ -58,8 +59,8 @@ def sample_scalars(record: SampleRecord) -> dict[str, float]:
     values = {
         "sample/error": 0.0,
         "sample/prompt_tokens": float(record.prompt_tokens),
-        "sample/output_tokens": float(len(record.output_ids)),
-        "sample/rounds": float(len(record.rounds)),
+        "sample/output_tokens": float(record.num_output),
+        "sample/rounds": num_rounds(record),
         "sample/acceptance_length": acceptance_length(record),
         "sample/decode_tokens_per_s": decoded_tokens(record) / speed if speed else None,
         "sample/ttft_s": record.ttft_s,
@@ -68,27 +69,55 @@ def sample_scalars(record: SampleRecord) -> dict[str, float]:
         "sample/target_logprob": record.target_logprob,
         **{f"sample/{name}": float(value) for name, value in record.flags.items()},
     }
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def num_rounds(record: SampleRecord) -> int | None:
+    """Rounds of the sample; None where a server does not count them."""
+    return record.totals.num_rounds if record.totals else len(record.rounds)
+
+
+def num_emitted(record: SampleRecord) -> int:
+    """Output tokens that the sample's rounds made."""
+    return record.totals.num_emitted if record.totals else sum(r.num_emitted for r in record.rounds)
 
 
 def acceptance_length(record: SampleRecord) -> float | None:
-    """Tokens committed in a round, mean over the sample's rounds; None at 0 rounds."""
-    return sum(r.num_emitted for r in record.rounds) / len(record.rounds) if record.rounds else None
+    """Tokens committed in a round, mean over the sample's rounds; None at 0 rounds and where they are not known."""
+    rounds = num_rounds(record)
+    return num_emitted(record) / rounds if rounds else None
+
+
+def accepted_histogram(record: SampleRecord) -> list[int] | None:
+    """The sample's rounds by accepted drafts; None where a server does not show it."""
+    if record.totals:
+        return record.totals.histogram
+    return [int(count) for count in np.bincount([r.num_accepted for r in record.rounds])] if record.rounds else []
 
 
 def decoded_tokens(record: SampleRecord) -> int:
     """Output tokens that rounds made: all but the first, which belongs to prefill."""
-    return max(len(record.output_ids) - 1, 0)
+    return max(record.num_output - 1, 0)
 
 
 def decode_seconds(record: SampleRecord) -> float | None:
-    """The sample's share of the decode time: `decode_s` is the time of the whole batch it was decoded in."""
-    return None if record.decode_s is None or not decoded_tokens(record) else record.decode_s / record.batch_size
+    """The sample's share of the decode time, so that the shares of all samples add up to the time that passed.
+
+    Of a batch that begins and ends together each has an equal share. Beside others that come and go, each has 1/n of
+    every moment in which n samples were decoding.
+    """
+    if record.decode_s is None or not decoded_tokens(record):
+        return None
+    return record.decode_s / record.batch_size if record.decode_share_s is None else record.decode_share_s
 
 
 def quality_flags(output_ids: Sequence[int], text: str, finish_reason: str | None) -> dict[str, bool]:
-    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character)."""
-    return {"repetition": repetition(output_ids), "truncated": finish_reason == "length", "empty": not text.strip()}
+    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character).
+
+    Loops are looked for in the ids: a server that shows text alone gives no `repetition` flag.
+    """
+    flags = {"truncated": finish_reason == "length", "empty": not text.strip()}
+    return flags if text and not output_ids else {"repetition": repetition(output_ids), **flags}
 
 
 def repetition(ids: Sequence[int]) -> bool:
@@ -106,25 +135,43 @@ def repetition(ids: Sequence[int]) -> bool:
     return False
 
 
-def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
-    if not rounds:
+def _acceptance(ok: list[SampleRecord]) -> dict[str, Any]:
+    counted = [record for record in ok if num_rounds(record)]
+    if not counted:
         return {}
-    accepted = [r.num_accepted for r in rounds]
-    histogram = np.bincount(accepted)
-    assert histogram.sum() == len(rounds)
-    lengths = [length for record in ok if (length := acceptance_length(record)) is not None]
-    nodes = sum(r.num_nodes for r in rounds)
-    deepest = max(len(histogram) - 1, 1 if nodes else 0)
-    per_position = [float(histogram[i:].sum() / len(rounds)) for i in range(1, deepest + 1)]
-    return {
-        "acceptance_length/pooled": sum(r.num_emitted for r in rounds) / len(rounds),
+    total = sum(num_rounds(record) or 0 for record in counted)
+    lengths = [length for record in counted if (length := acceptance_length(record)) is not None]
+    found: dict[str, Any] = {
+        "acceptance_length/pooled": sum(num_emitted(record) for record in counted) / total,
         "acceptance_length/sample_mean": sum(lengths) / len(lengths),
-        "acceptance/mean_accepted": sum(accepted) / len(rounds),
+    }
+    nodes = _num_nodes(counted)
+    if nodes is not None:
+        found["acceptance/nodes_per_round"] = nodes / total
+    histograms = [shown for record in counted if (shown := accepted_histogram(record)) is not None]
+    if len(histograms) < len(counted):
+        return found
+    histogram = np.zeros(max(map(len, histograms)), np.int64)
+    for shown in histograms:
+        histogram[: len(shown)] += shown
+    histogram = histogram[: int(np.flatnonzero(histogram).max()) + 1]
+    assert histogram.sum() == total
+    accepted = int(histogram @ np.arange(len(histogram)))
+    deepest = max(len(histogram) - 1, 1 if nodes else 0)
+    per_position = [float(histogram[i:].sum() / total) for i in range(1, deepest + 1)]
+    return {
+        **found,
+        "acceptance/mean_accepted": accepted / total,
         "acceptance/per_position": per_position or None,
         "acceptance/histogram": [int(count) for count in histogram],
-        "acceptance/draft_rate": sum(accepted) / nodes if nodes else None,
-        "acceptance/nodes_per_round": nodes / len(rounds),
+        "acceptance/draft_rate": accepted / nodes if nodes else None,
     }
+
+
+def _num_nodes(counted: list[SampleRecord]) -> int | None:
+    """Draft nodes of all rounds; None where one of the servers asked does not count them."""
+    nodes = [r.totals.num_nodes if r.totals else sum(x.num_nodes for x in r.rounds) for r in counted]
+    return None if None in nodes else sum(n for n in nodes if n is not None)
 
 
 def _by_context(rounds: list[Round]) -> dict[str, Any]:
@@ -205,21 +252,34 @@ def _quality(ok: list[SampleRecord]) -> dict[str, Any]:
 
 def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:
     found: dict[str, Any] = {"rate/error": sum(r.status == "error" for r in records) / len(records)} if records else {}
+    cached = [(r.cached_tokens, r.prompt_tokens) for r in ok if r.cached_tokens is not None]
+    if sum(prompt for _, prompt in cached):
+        found["rate/prompt_cached"] = sum(hit for hit, _ in cached) / sum(prompt for _, prompt in cached)
     for flag in ("repetition", "truncated", "empty"):
         seen = [r.flags[flag] for r in ok if flag in r.flags]
         found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
     return found
 
 
-def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest) -> list[str]:
+def _absent(manifest: RunManifest, found: dict[str, Any]) -> dict[str, Any]:
+    """What the engine says that it cannot show, with the reason: a reader must not take a gap for a zero."""
+    said = manifest.measured.get("absent") or {}
+    absent = {name: why for name, why in said.items() if not any(metric.startswith(name) for metric in found)}
+    return {"absent": absent} if absent else {}
+
+
+def _warnings(
+    found: dict[str, Any], ok: list[SampleRecord], rounds: list[Round], manifest: RunManifest
+) -> list[str]:
     warnings = []
     mode = manifest.asked.get("speculative", {}).get("name")
-    if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
-        warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")
-    elif any(r.num_nodes for r in rounds) and not any(r.num_accepted for r in rounds):
-        warnings.append(
-            f"zero acceptance: no draft was accepted in {len(rounds)} rounds, drafter and target do not fit"
-        )
+    total, nodes = found.get("rounds/total"), found.get("acceptance/nodes_per_round")
+    if total and nodes == 0 and mode not in (None, "autoregressive"):
+        warnings.append(f"mode {mode} drafted nothing in {total} rounds: no drafter was at work")
+    elif total and nodes and found.get("acceptance/mean_accepted") == 0:
+        warnings.append(f"zero acceptance: no draft was accepted in {total} rounds, drafter and target do not fit")
+    elif not total and mode not in (None, "autoregressive") and any(r.num_output > 1 for r in ok):
+        warnings.append(f"the server counts no rounds: whether mode {mode} was at work there, these records do not say")
     z = found.get("acceptance/expected_z")
     if z is not None and abs(z) > Z_ALARM:
         warnings.append(

@@ -8,8 +8,8 @@ from typing import Any
 from harness.compose import build
 from harness.config import EvalConfig, RunConfig, SamplingConfig, Sources
 from harness.decoding.noise import stream_key
-from harness.engines.base import Request, Sampling, Setup
-from harness.prompts import Prompter, prompt_sha256, read_json, stop_ids
+from harness.engines.base import Engine, Request, Sampling, Setup
+from harness.prompts import Prompter, ServedPrompter, messages_sha256, prompt_sha256, read_json, stop_ids
 from harness.sources import Fetched, fetch
 from harness.speculative.base import Mode
 from tasks.base import Sample, Task
@@ -21,7 +21,7 @@ class Plan:
     samples: dict[str, Sample]
     requests: list[Request]
     prompt_sha256: dict[str, str]
-    prompter: Prompter
+    prompter: Prompter | ServedPrompter
     setup: Setup
     resolved: dict[str, Any]  # for run.json: everything that a checkpoint or an "auto" decided
 
@@ -29,31 +29,44 @@ class Plan:
 def make_plan(config: EvalConfig, task: Task) -> Plan:
     """Fetch what the run needs and settle every open value. Raises ValueError naming the key that cannot be met."""
     mode: Mode = build(config.speculative, "speculative")
-    fetched = fetch_sources(config, mode)
-    target = fetched["target"].path
-    prompter = Prompter(target, config.model.chat_template_kwargs)
-    sampling = resolve_sampling(config.sampling, target)
+    engine: Engine = build(config.engine, "engine")
+    check_mode(config, mode)
+    served = getattr(engine, "prompts", "ids") == "messages"
+    has_files = getattr(engine, "needs_files", True)
+    fetched = fetch_sources(config, mode, engine)
+    target = fetched["target"].path if has_files else Path()
+    template_kwargs = config.model.chat_template_kwargs
+    prompter = ServedPrompter(template_kwargs) if served else Prompter(target, template_kwargs)
+    sampling = resolve_sampling(config.sampling, target if has_files else None)
     setup = Setup(
         target=target,
         drafter=fetched["drafter"].path if "drafter" in fetched else None,
         mode=mode,
         hardware=config.hardware,
         sampling=sampling,
-        stop_ids=stop_ids(target),
+        stop_ids=stop_ids(target, tokenizer=not served) if has_files else [],
+        seed=config.sampling.seed,
+        chat_template_kwargs=template_kwargs,
     )
     samples = subset(task.load(fetched["data"].path), config.run)
     prompts = {sample.id: prompter.ids(sample.messages) for sample in samples}
-    check_lengths(prompts, sampling, target)
+    if not served:
+        check_lengths(prompts, sampling, target)
     requests = [
         Request(
             sample_id=sample.id,
             repeat=repeat,
             prompt_ids=prompts[sample.id],
+            messages=sample.messages,
             stream=stream_key(config.sampling.seed, config.task.name, sample.id, repeat),
         )
         for repeat in range(config.sampling.repeats)
         for sample in samples
     ]
+    hashes = {
+        sample.id: messages_sha256(sample.messages, template_kwargs) if served else prompt_sha256(prompts[sample.id])
+        for sample in samples
+    }
     resolved = {
         "sources": {name: source.record() for name, source in fetched.items()},
         "sampling": vars(sampling),
@@ -65,17 +78,29 @@ def make_plan(config: EvalConfig, task: Task) -> Plan:
         task_name=config.task.name,
         samples={sample.id: sample for sample in samples},
         requests=requests,
-        prompt_sha256={name: prompt_sha256(ids) for name, ids in prompts.items()},
+        prompt_sha256=hashes,
         prompter=prompter,
         setup=setup,
         resolved=resolved,
     )
 
 
-def fetch_sources(config: EvalConfig, mode: Mode) -> dict[str, Fetched]:
-    """Target, drafter (for the modes that draft) and data as local files."""
+def check_mode(config: EvalConfig, mode: Mode) -> None:
+    """Raises ValueError for a mode that only a server has, in an engine that is none."""
+    engines = getattr(mode, "engines", None)
+    if engines and config.engine.name not in engines:
+        raise ValueError(
+            f"speculative={config.speculative.name}: engine={config.engine.name} does not have this mode. "
+            f"Allowed with it: engine={' or engine='.join(engines)}"
+        )
+
+
+def fetch_sources(config: EvalConfig, mode: Mode, engine: Engine) -> dict[str, Fetched]:
+    """Target, drafter (for the modes that draft) and data as local files; data alone where a server has the rest."""
     data = config.data.sources if config.data.path is None else replace(config.data.sources, path=config.data.path)
     wanted: dict[str, tuple[str | Sources, Any, str]] = {"data": (data, config.data.source, "task")}
+    if not getattr(engine, "needs_files", True):
+        return {"data": fetch(data, config.data.source, key="task")}
     if mode.needs_drafter:
         own = config.speculative.params.get("drafter")
         drafter = own if own is not None else config.model.drafter
@@ -86,16 +111,24 @@ def fetch_sources(config: EvalConfig, mode: Mode) -> dict[str, Fetched]:
             )
         wanted["drafter"] = (drafter, config.model.source, "speculative.drafter" if own else "model.drafter")
     wanted["target"] = (config.model.target, config.model.source, "model.target")
-    return {name: fetch(sources, choice, key=key) for name, (sources, choice, key) in wanted.items()}
+    code = getattr(engine, "remote_code", False)
+    return {name: fetch(sources, choice, key=key, code=code) for name, (sources, choice, key) in wanted.items()}
 
 
-def resolve_sampling(asked: SamplingConfig, target: Path) -> Sampling:
+def resolve_sampling(asked: SamplingConfig, target: Path | None) -> Sampling:
     """Fill in what is left to the checkpoint's generation_config.json.
 
     A checkpoint that states no temperature samples at 1 when it says do_sample, else greedily, which is how
-    transformers reads it; filters that it does not state are off.
+    transformers reads it; filters that it does not state are off. Raises ValueError without a
+    checkpoint (None: a server has it) when something is left to it.
     """
-    stated = read_json(target / "generation_config.json")
+    left = [key for key in ("temperature", "top_k", "top_p", "min_p") if getattr(asked, key) == "checkpoint"]
+    if left and target is None:
+        raise ValueError(
+            f"sampling.{left[0]}=checkpoint: the checkpoint is on the server and cannot be read here. Give a number: what "
+            "is not sent would be the server's choice, and no record would tell it"
+        )
+    stated = read_json(target / "generation_config.json") if target else {}
     defaults = {"temperature": 1.0 if stated.get("do_sample") else 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     values: dict[str, Any] = {}
     for key, default in defaults.items():

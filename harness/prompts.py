@@ -36,18 +36,34 @@ class Prompter:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def stop_ids(path: Path) -> list[int]:
-    """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted."""
+class ServedPrompter:
+    """Stands in where a server applies the chat template: there are no prompt ids here, and no text without them."""
+
+    def __init__(self, template_kwargs: dict[str, Any]):
+        self.resolved = {"chat_template_sha256": None, "chat_template_kwargs": template_kwargs, "by": "server"}
+
+    def ids(self, messages: list[dict[str, str]]) -> list[int]:
+        return []
+
+    def text(self, ids: list[int]) -> str:
+        raise ValueError("the server that tokenizes must also send the text")
+
+
+def stop_ids(path: Path, tokenizer: bool = True) -> list[int]:
+    """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted.
+
+    tokenizer: False where it is Python code of the checkpoint, which the harness does not run.
+    """
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         config = read_json(path / name)
         for eos in (part.get("eos_token_id") for part in (config, config.get("text_config") or {})):
             found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    from transformers import AutoTokenizer
+    if tokenizer:
+        from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    if tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
+        eos = AutoTokenizer.from_pretrained(path).eos_token_id
+        found.update([] if eos is None else [eos])
     return sorted(found)
 
 
@@ -58,6 +74,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def prompt_sha256(ids: list[int]) -> str:
     return _sha256(json.dumps(ids))
+
+
+def messages_sha256(messages: list[dict[str, str]], template_kwargs: dict[str, Any]) -> str:
+    """In place of `prompt_sha256` where a server makes the ids: equal messages and arguments, equal hash."""
+    return _sha256(json.dumps([messages, template_kwargs], sort_keys=True))
 
 
 def _sha256(text: str) -> str:

@@ -27,6 +27,55 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a server counted over all rounds of a sample, in place of `rounds`, where it does not tell them apart.
+
+    None = it does not say. Which server counts what, and how: docs/sglang.md.
+    """
+
+    num_output: int  # output tokens, the stop id included
+    num_rounds: int | None = None
+    num_accepted: int | None = None  # drafts the verifier accepted, before any stop or cap cut them
+    num_nodes: int | None = None  # draft nodes of all rounds, as many as the server makes room for
+    histogram: list[int] | None = None  # rounds by accepted drafts
+    num_prefills: int = 1  # more when memory was short and the sample was prefilled again: each prefill gives a token
+
+    @property
+    def num_emitted(self) -> int:
+        """Output tokens that came out of rounds."""
+        return max(self.num_output - self.num_prefills, 0)
+
+    def check(self) -> None:
+        """Raises ValueError naming the identity that fails: 0 <= accepted + rounds - emitted <= the deepest accept."""
+        rounds, accepted = self.num_rounds, self.num_accepted
+        known = [name for name in ("num_accepted", "num_nodes", "histogram") if getattr(self, name) is not None]
+        if rounds is None:
+            if known:
+                raise ValueError(f"totals have {', '.join(known)} but no num_rounds")
+            return
+        if min(rounds, self.num_output, self.num_prefills) < 0 or not rounds <= self.num_emitted:
+            raise ValueError(f"totals: {rounds} rounds emitted {self.num_emitted} tokens")
+        if rounds == 0 and self.num_emitted:
+            raise ValueError(f"totals: {self.num_emitted} tokens were emitted in no round")
+        if accepted is None:
+            return
+        if accepted < 0 or (self.num_nodes is not None and accepted > self.num_nodes):
+            raise ValueError(f"totals: accepted {accepted} of {self.num_nodes} draft nodes")
+        cut, deepest = accepted + rounds - self.num_emitted, accepted
+        if self.histogram is not None:
+            if sum(self.histogram) != rounds or min(self.histogram, default=0) < 0:
+                raise ValueError(f"totals: the histogram {self.histogram} is not one of {rounds} rounds")
+            if sum(i * count for i, count in enumerate(self.histogram)) != accepted:
+                raise ValueError(f"totals: the histogram {self.histogram} does not add up to {accepted} accepted drafts")
+            deepest = max((i for i, count in enumerate(self.histogram) if count), default=0)
+        if not 0 <= cut <= deepest:
+            raise ValueError(
+                f"totals: {accepted} accepted drafts and {rounds} rounds gave {self.num_emitted} tokens, so {cut} were "
+                f"cut from the last round; possible are 0 to {deepest}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TreeTrace:
     """The tree of one round of a profiled sample: at most 64 draft nodes, with the accepted path always among them.
 
@@ -57,9 +106,12 @@ class SampleRecord:
     output_text: str = ""
     finish_reason: Literal["stop", "length"] | None = None
     rounds: list[Round] = field(default_factory=list)
+    totals: Totals | None = None  # of a server that does not tell rounds apart; then `rounds` is empty
+    cached_tokens: int | None = None  # prompt tokens whose keys and values a server had from before, where it says so
     ttft_s: float | None = None  # prefill and the first token, which is drawn from it
     decode_s: float | None = None  # every round, prefill excluded; drafting included
-    batch_size: int = 1  # samples that shared the decode time
+    batch_size: int = 1  # samples that shared the decode time, where they began and ended together
+    decode_share_s: float | None = None  # its share of the decode time beside others that came and went
     stage_s: dict[str, float] | None = None  # profile pass only: draft, build, verify, sample, commit
     trees: list[TreeTrace] | None = None  # profile pass only: entry i is the tree of round i, for the first 64 rounds
     score: float | None = None  # None = unscored or failed
@@ -72,9 +124,17 @@ class SampleRecord:
     def key(self) -> tuple[str, int]:
         return self.sample_id, self.repeat
 
+    @property
+    def num_output(self) -> int:
+        """Output tokens, the stop id included; a server may count them without showing their ids."""
+        return self.totals.num_output if self.totals else len(self.output_ids)
+
     def check(self) -> None:
         """The identities of design.md, "Metrics". Raises ValueError naming the sample and the one that fails."""
         if self.status == "error":
+            return
+        if self.totals:
+            self._check_totals(self.totals)
             return
         emitted = sum(r.num_emitted for r in self.rounds)
         if self.output_ids and 1 + emitted != len(self.output_ids):
@@ -90,6 +150,16 @@ class SampleRecord:
                 raise self._broken(f"round {place} emitted {r.num_emitted} of {r.num_accepted} + 1 tokens")
             if not last and r.num_emitted != r.num_accepted + 1:
                 raise self._broken(f"round {place} was cut, but it is not the last")
+
+    def _check_totals(self, totals: Totals) -> None:
+        if self.rounds:
+            raise self._broken("has rounds and totals: totals are for a server that does not tell rounds apart")
+        if self.output_ids and len(self.output_ids) != totals.num_output:
+            raise self._broken(f"totals count {totals.num_output} output tokens, there are {len(self.output_ids)}")
+        try:
+            totals.check()
+        except ValueError as error:
+            raise self._broken(str(error)) from error
 
     def _broken(self, what: str) -> ValueError:
         return ValueError(f"record of {self.task}/{self.sample_id} repeat {self.repeat}: {what}")
@@ -188,6 +258,8 @@ def _whole_lines(path: Path) -> Iterator[SampleRecord]:
         rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
         if values.get("trees") is not None:
             values["trees"] = [_read(TreeTrace, tree, f"{path}:{number}") for tree in values["trees"]]
+        if values.get("totals") is not None:
+            values["totals"] = _read(Totals, values["totals"], f"{path}:{number}")
         yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
 
 

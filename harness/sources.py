@@ -37,6 +37,8 @@ _MODEL_FILES = [
     "merges.txt",
     "chat_template*",
 ]
+# For a server that runs the checkpoint's own code, in its own process and only when asked to.
+_CODE_FILES = ["*.py", "*.model", "*.tiktoken"]
 # Weights of other formats and second copies of the same weights (gpt-oss keeps them under original/ and metal/).
 _NOT_MODEL_FILES = ["*.py", "original/*", "metal/*", "onnx/*", "consolidated*.safetensors"]
 
@@ -62,15 +64,17 @@ class Fetched:
         return {**asdict(self), "path": str(self.path)}
 
 
-def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str) -> Fetched:
+def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str, code: bool = False) -> Fetched:
     """Local files for `sources`; `key` is the config key to name in errors, such as `model.target`.
+
+    code: a checkpoint's Python files too, for a server that runs them.
 
     A string is a local path when one exists, else a hub id `org/name` at revision main. Raises ValueError for anything
     else, for a choice that is not offered, for a file whose hash is not the stated one, and when the files cannot be
     had (no network, nothing cached) with the command that fetches them.
     """
     if isinstance(sources, str):
-        return _fetch_text(sources, key)
+        return _fetch_text(sources, key, code)
     if sources.path is not None:
         path = _existing(sources.path)
         if path is None:
@@ -79,19 +83,19 @@ def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str
     if choice == "package" and sources.package is not None:
         return _fetch_package(sources.package, key)
     if choice == "hub" and sources.hub is not None:
-        return _fetch_hub(sources.hub, key)
+        return _fetch_hub(sources.hub, key, code)
     offered = [name for name in ("package", "hub") if getattr(sources, name) is not None]
     group = key.split(".")[0]
     raise ValueError(f"{group}.source={choice}: {key} offers only {' and '.join(offered) or 'nothing'}")
 
 
-def _fetch_text(text: str, key: str) -> Fetched:
+def _fetch_text(text: str, key: str, code: bool) -> Fetched:
     path = _existing(text)
     if path is not None:
         return _local(path)
     if _HUB_ID.fullmatch(text):
         try:
-            return _fetch_hub(HubSource(repo=text), key)
+            return _fetch_hub(HubSource(repo=text), key, code)
         except ValueError as error:
             raise ValueError(f"{error}. If {text} was meant as a local path: no such file or folder") from error
     raise ValueError(f"{key}={text}: neither an existing path nor a hub id of the form org/name")
@@ -188,7 +192,7 @@ def _converted(gguf: Path, sha256: str, version: int) -> Path:
 # --- the hub ---
 
 
-def _fetch_hub(source: HubSource, key: str) -> Fetched:
+def _fetch_hub(source: HubSource, key: str, code: bool) -> Fetched:
     """A model's files, or one `file` of a dataset repository, through the hub's own cache."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.constants import is_offline_mode
@@ -198,11 +202,12 @@ def _fetch_hub(source: HubSource, key: str) -> Fetched:
     kind = "" if source.file is None else "--repo-type dataset "
     names = "" if source.file is None else f"{source.file} "
     command = f"hf download {kind}{source.repo} {names}--revision {source.revision}"
+    wanted, unwanted = _MODEL_FILES, _NOT_MODEL_FILES
+    if code:
+        wanted, unwanted = [*wanted, *_CODE_FILES], [name for name in unwanted if name not in _CODE_FILES]
     try:
         if source.file is None:
-            path = Path(
-                snapshot_download(source.repo, allow_patterns=_MODEL_FILES, ignore_patterns=_NOT_MODEL_FILES, **options)
-            )
+            path = Path(snapshot_download(source.repo, allow_patterns=wanted, ignore_patterns=unwanted, **options))
             snapshot = path
         else:
             path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", **options))
