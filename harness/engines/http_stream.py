@@ -112,11 +112,11 @@ class Stream:
             async with self.client.stream("POST", path, json=body) as reply:
                 if reply.status_code != 200:
                     raise ServerError(refusal(reply.status_code, await reply.aread()))
-                async for line in reply.aiter_lines():
-                    if not line.startswith("data:"):
+                async for line in lines(reply.aiter_bytes()):
+                    if not line.startswith(b"data:"):
                         continue
-                    data = line.removeprefix("data:").strip()
-                    if data == "[DONE]":
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
                         whole = True
                     elif not whole:
                         yield parsed(data)
@@ -139,13 +139,24 @@ class Stream:
             raise ServerError(f"the connection failed: {type(error).__name__}: {error}") from error
         if reply.status_code != 200:
             raise ServerError(refusal(reply.status_code, reply.content))
-        return parsed(reply.text)
+        return parsed(reply.content)
 
 
-def parsed(data: str) -> dict[str, Any]:
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """At newlines alone: text in an event may hold U+2028 and others that Python calls line ends."""
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+    if rest:
+        yield rest
+
+
+def parsed(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ServerError(f"an event is not JSON: {data[:80]!r}") from error
     if not isinstance(value, dict):
         raise ServerError(f"an event is not an object: {data[:80]!r}")

@@ -114,12 +114,9 @@ class OpenAISession:
                 async for event in events:
                     if answer.add(event):
                         watch.seen(answer.events)
-        return Generation(
-            request=request,
-            batch_size=self.engine.concurrency,
-            **watch.times(),
-            **answer.result(self.setup.stop_ids),
-        )
+        result = answer.result()
+        watch.tokens = max(watch.tokens, result["totals"].num_output)  # one event may have brought them all
+        return Generation(request=request, batch_size=self.engine.concurrency, **watch.times(), **result)
 
     def _body(self, request: Request, max_new_tokens: int) -> tuple[str, dict[str, Any]]:
         asked = self.setup.sampling
@@ -193,7 +190,7 @@ class Answer:
         self.events += 1
         return True
 
-    def result(self, stop_ids: list[int]) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         """The fields of a Generation. Raises ServerError when the sample did not end or was not counted."""
         if self.finish_reason not in ("stop", "length"):
             raise ServerError(f"the server ended the sample: finish_reason {self.finish_reason}")
