@@ -61,6 +61,7 @@ class SGLangSession:
         from harness.speculative.autoregressive import Autoregressive
         from harness.speculative.ddtree import DDTree
 
+        sglang_launch.refuse(engine, setup)
         python = sglang_launch.interpreter(engine.python)
         self.engine, self.setup = engine, setup
         self.launch = sglang_launch.launch(engine, setup, python)

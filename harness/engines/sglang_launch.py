@@ -44,8 +44,7 @@ class Launch:
 
 
 def launch(engine: "SGLangEngine", setup: Setup, python: str) -> Launch:
-    """Raises ValueError naming the key for what SGLang would not honour. Starts nothing."""
-    refuse(engine, setup)
+    """For a setting that `refuse` lets through. Starts nothing."""
     hardware, cpu = setup.hardware, setup.hardware.device == "cpu"
     attention = engine.attention if engine.attention != "auto" else "torch_native" if cpu else "triton"
     overlap = engine.overlap_schedule and not cpu
