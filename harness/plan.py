@@ -101,7 +101,7 @@ def fetch_sources(config: EvalConfig, mode: Mode, engine: Engine) -> dict[str, F
     wanted: dict[str, tuple[str | Sources, Any, str]] = {"data": (data, config.data.source, "task")}
     if not getattr(engine, "needs_files", True):
         return {"data": fetch(data, config.data.source, key="task")}
-    if mode.needs_drafter:
+    if mode.needs_drafter and getattr(engine, "loads_drafter", True):
         own = config.speculative.params.get("drafter")
         drafter = own if own is not None else config.model.drafter
         if drafter is None:

@@ -84,8 +84,8 @@ class Engine(Protocol):
     """Implementations are dataclasses: their fields are the keys that `engine.KEY=...` may set.
 
     A client of a server may also have `prompts`, "ids" (the default) or "messages": then the server tokenizes, and
-    nothing here needs the target's tokenizer; `needs_files`, False when it serves the target from files of its own; and
-    `remote_code`, True when the server may run the checkpoint's Python code, which must then be fetched with it.
+    nothing here needs the target's tokenizer; `needs_files` and `loads_drafter`, False when the server has files of its own;
+    and `remote_code`, True when the server may run the checkpoint's Python code, which must then be fetched with it.
     """
 
     owns_device: ClassVar[bool]  # False for the client of a server: its host need not match the hardware profile

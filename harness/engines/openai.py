@@ -31,6 +31,7 @@ ABSENT = {
 @dataclass(frozen=True, kw_only=True)
 class OpenAIEngine:
     owns_device: ClassVar[bool] = False
+    loads_drafter: ClassVar[bool] = False
     base_url: Annotated[str, MinLen(1)]
     model: str | None = None
     api: Literal["chat", "completions"] = "chat"

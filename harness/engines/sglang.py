@@ -67,7 +67,7 @@ class SGLangSession:
         self.launch = sglang_launch.launch(engine, setup, python)
         self.speculates = not isinstance(setup.mode, Autoregressive)
         self.seeds_requests = isinstance(setup.mode, DDTree)
-        versions = sglang_launch.versions(python)
+        versions = sglang_launch.versions(python, plugin=self.seeds_requests)
         self.resolved: dict[str, Any] = {
             **self.launch.resolved,
             "concurrency": engine.concurrency,

@@ -192,17 +192,33 @@ def interpreter(asked: str | None) -> str:
     )
 
 
-def versions(python: str) -> dict[str, str]:
-    """The packages of that environment that decide results. Raises ValueError when it cannot serve."""
-    code = (
-        "import json, sys; from importlib.metadata import version, PackageNotFoundError\n"
-        "def v(name):\n    try: return version(name)\n    except PackageNotFoundError: return None\n"
-        "print(json.dumps({'python': sys.version.split()[0], **{name: v(name) for name in sys.argv[1:]}}))"
-    )
-    done = subprocess.run([python, "-c", code, *PACKAGES], capture_output=True, text=True)
+ASK = """
+import importlib.metadata, importlib.util, json, sys
+found = {"python": sys.version.split()[0]}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+spec = importlib.util.find_spec("harness")
+print(json.dumps([found, list(spec.submodule_search_locations)[0] if spec else None]))
+"""
+
+
+def versions(python: str, plugin: bool = False) -> dict[str, str]:
+    """The packages of that environment that decide results. Raises ValueError when it cannot serve.
+
+    plugin: this project's plugin is needed there, and out of this very clone: `versions.code` in run.json is its hash.
+    """
+    done = subprocess.run([python, "-c", ASK, *PACKAGES], capture_output=True, text=True, cwd=ROOT / "outputs")
     if done.returncode:
         raise ValueError(f"engine.python={python} does not run: {done.stderr.strip()[-300:]}")
-    found = {name: value for name, value in json.loads(done.stdout).items() if value}
+    found, harness = json.loads(done.stdout)
+    if plugin and (harness is None or Path(harness).resolve() != ROOT / "harness"):
+        raise ValueError(
+            f"engine.python={python}: DDTREE is this project's plugin, and that environment "
+            f"{'does not have it' if harness is None else f'has it from {harness}'}. Run `make install-sglang` in {ROOT}"
+        )
     if "sglang" not in found:
         raise ValueError(f"engine.python={python}: SGLang is not installed there. Run `make install-sglang`")
     if {"sglang-kernel", "sgl-kernel"} <= set(found):

@@ -46,7 +46,7 @@ def simulate(accepts, tokens, cap, joins, retract_at=None):
         if not last and next(joins, False):
             continue
         meta = {"completion_tokens": len(ids), "finish_reason": reason if last else None, "cached_tokens": 3}
-        if count:
+        if count and last:
             meta |= {
                 "spec_verify_ct": count,
                 "spec_num_correct_drafts": accepted,
@@ -106,6 +106,7 @@ def test_rounds_or_totals_are_those_of_the_scheduler(accepts, stop_at, cap, join
         assert [count for count in totals.histogram] == [
             sum(accepted == i for accepted, _ in truth) for i in range(len(totals.histogram))
         ]
+    assert (found.totals is None) == (len(events) == 1 + len(truth) and len(events[0]["output_ids"]) == 1)
     if not any(joins):
         assert found.totals is None
 
@@ -152,7 +153,10 @@ def changed(place, **meta):
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        (changed(-1, spec_num_correct_drafts=99), "contradict each other: .* accepted"),
+        (changed(-1, spec_num_correct_drafts=99), "contradict each other: .*accepted"),
+        (changed(-1, spec_correct_drafts_histogram=[2, 0, 1, 1]), "contradict each other: .*histogram"),
+        (changed(-1, spec_correct_drafts_histogram=[2, 0, 0, 2]), "contradict each other: .*histogram"),
+        (changed(-1, spec_verify_ct=9), "contradict each other: .*rounds"),
         (changed(-1, finish_reason={"type": "abort", "message": "out of memory"}), "ended the sample: out of memory"),
         (changed(-1, finish_reason=None), "ended the sample: no end"),
         (changed(-1, finish_reason={"type": "stop", "matched": 5}), "stopped at 5, which is no end token"),

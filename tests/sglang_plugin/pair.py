@@ -1,7 +1,8 @@
 """A tiny random target and DFlash drafter that SGLang and transformers both load; nothing is downloaded.
 
-The vocabulary is small and the target peaked, so that even a random drafter's trees are often right and deep: paths of
-every length are walked. It is no multiple of 64, so SGLang pads the LM head: a padded id must never come out.
+The vocabulary is small beside the tree budget, so that even a random drafter's trees hold every first token and many of
+the next ones: paths of every length are walked. It is no multiple of 64, so SGLang pads the LM head: a padded id must
+never come out.
 """
 
 import json
@@ -11,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 24, 64, 128, 4, 2, 16
+VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 12, 64, 128, 4, 2, 16
 LAYERS, DRAFT_LAYERS, FEATURE_LAYERS, BLOCK_SIZE, MASK_ID = 3, 1, [0, 1], 4, 3
-BUDGET = 15
+BUDGET = 63
 
 
 def _random(generator: torch.Generator, *shape: int, std: float) -> torch.Tensor:
@@ -50,7 +51,7 @@ def _write(folder: Path, weights: dict[str, torch.Tensor], facts: dict) -> None:
         rms_norm_eps=1e-5,
         rope_theta=10000.0,
         hidden_act="silu",
-        max_position_embeddings=1024,
+        max_position_embeddings=2048,
         attention_bias=False,
         tie_word_embeddings=False,
         torch_dtype="float32",

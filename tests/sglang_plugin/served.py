@@ -38,11 +38,12 @@ class Server:
     process: subprocess.Popen
     log: Path
 
-    def post(self, path: str, body: dict) -> dict | list:
+    def post(self, path: str, body: dict) -> dict | list | str:
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as reply:
-            return json.loads(reply.read() or b"null")
+        with urllib.request.urlopen(request, timeout=240) as reply:
+            text = reply.read()
+        return json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
 
     def refused(self, body: dict) -> str:
         """The error text of a request that must be refused."""
@@ -65,6 +66,14 @@ class Server:
 
     def one(self, prompt: list[int], **params: object) -> dict:
         return self.generate([prompt], **params)[0]
+
+    def idle(self) -> bool:
+        """Whether nothing runs or waits: only then does SGLang flush its cache."""
+        try:
+            self.post("/flush_cache", {})
+        except urllib.error.HTTPError:
+            return False
+        return True
 
     def stop(self) -> None:
         """End the server's own process group: it and the processes it started."""
