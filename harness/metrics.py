@@ -5,19 +5,16 @@ Names are grouped with `/`; `summary.json`, W&B and the report use the same ones
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from harness.alarms import context_buckets, warnings
 from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
 QUANTILES = (50, 90, 99)
-MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
-CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
-Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
 LOOP_TOKENS, LOOP_REPEATS, LOOP_PERIOD = 32, 3, 64
 
 
@@ -48,7 +45,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
-    return {**found, **_absent(manifest, found), "warnings": _warnings(found, ok, rounds, manifest)}
+    return {**found, **_absent(manifest, found), "warnings": warnings(found, ok, manifest)}
 
 
 def sample_scalars(record: SampleRecord) -> dict[str, float]:
@@ -182,15 +179,6 @@ def _by_context(rounds: list[Round]) -> dict[str, Any]:
     return found
 
 
-def context_buckets(rounds: list[Round]) -> dict[tuple[int, int], list[Round]]:
-    """Rounds by context length, in octaves from 0-127, 128-255, 256-511 on; both ends belong to the bucket."""
-    buckets: dict[tuple[int, int], list[Round]] = defaultdict(list)
-    for r in rounds:
-        octave = max(r.context_length, 1).bit_length() - 1
-        buckets[(0, 127) if octave < 7 else (1 << octave, (2 << octave) - 1)].append(r)
-    return dict(sorted(buckets.items()))
-
-
 def _expected(rounds: list[Round]) -> dict[str, Any]:
     """Expected against accepted drafts on the same rounds of the profile pass.
 
@@ -266,32 +254,3 @@ def _absent(manifest: RunManifest, found: dict[str, Any]) -> dict[str, Any]:
     said = manifest.measured.get("absent") or {}
     absent = {name: why for name, why in said.items() if not any(metric.startswith(name) for metric in found)}
     return {"absent": absent} if absent else {}
-
-
-def _warnings(
-    found: dict[str, Any], ok: list[SampleRecord], rounds: list[Round], manifest: RunManifest
-) -> list[str]:
-    warnings = []
-    mode = manifest.asked.get("speculative", {}).get("name")
-    total, nodes = found.get("rounds/total"), found.get("acceptance/nodes_per_round")
-    if total and nodes == 0 and mode not in (None, "autoregressive"):
-        warnings.append(f"mode {mode} drafted nothing in {total} rounds: no drafter was at work")
-    elif total and nodes and found.get("acceptance/mean_accepted") == 0:
-        warnings.append(f"zero acceptance: no draft was accepted in {total} rounds, drafter and target do not fit")
-    elif not total and mode not in (None, "autoregressive") and any(r.num_output > 1 for r in ok):
-        warnings.append(f"the server counts no rounds: whether mode {mode} was at work there, these records do not say")
-    z = found.get("acceptance/expected_z")
-    if z is not None and abs(z) > Z_ALARM:
-        warnings.append(
-            f"measured acceptance is {z:+.1f} standard deviations from the expected: is the verifier exact?"
-        )
-    shorter: list[Round] = []
-    for (low, high), bucket in context_buckets(rounds).items():
-        if min(len(bucket), len(shorter)) >= MIN_BUCKET_ROUNDS:
-            here, before = (sum(r.num_accepted for r in some) / len(some) for some in (bucket, shorter))
-            if here < CLIFF * before:
-                warnings.append(
-                    f"acceptance falls at context {low}-{high}: {here:.2f} accepted drafts a round, {before:.2f} before"
-                )
-        shorter = shorter + bucket
-    return warnings

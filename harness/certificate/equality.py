@@ -76,9 +76,7 @@ def equality(
         yield from lines_of(type(mode).__name__.lower(), bench.dtype, compared, took)
 
 
-def lines_of(
-    mode: str, dtype: str, found: Compared, seconds: float, what: str = ""
-) -> Iterator[Line]:
+def lines_of(mode: str, dtype: str, found: Compared, seconds: float, what: str = "") -> Iterator[Line]:
     common: dict[str, Any] = dict(part="equality", n=found.tokens, unit="tokens")
     detail = what or f"{found.accepted} drafts accepted"
     if found.unexplained:

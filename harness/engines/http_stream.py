@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class Watch:
         if self.first is None:
             self.first, self.entered = self.last, self.clock.enter()
 
-    def times(self) -> dict[str, float | None]:
+    def times(self) -> dict[str, Any]:
         """`ttft_s`, `decode_s` and `decode_share_s`, after the end; None is what cannot be told from one event."""
         if self.first is None or self.last == self.first:
             ttft_s = None if self.first is None or self.tokens > 1 else self.first - self.started
@@ -103,7 +103,7 @@ class Stream:
     def watch(self) -> Watch:
         return Watch(self.clock, self.clock.now())
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The JSON of each event. Raises ServerError for a refusal, a broken stream, and silence."""
         import httpx
 
@@ -233,4 +233,3 @@ def concurrently(
             with contextlib.suppress(RuntimeError):  # the loop may have closed since the look
                 loop.call_soon_threadsafe(task.cancel)
         thread.join()
-

@@ -147,7 +147,9 @@ class OpenAISession:
             with urllib.request.urlopen(urllib.request.Request(url, headers=self.headers), timeout=30) as reply:
                 names = [str(model["id"]) for model in json.load(reply)["data"]]
         except urllib.error.HTTPError as error:
-            raise ValueError(f"engine.base_url={self.engine.base_url}: {url} answers {error.code} {error.reason}") from error
+            raise ValueError(
+                f"engine.base_url={self.engine.base_url}: {url} answers {error.code} {error.reason}"
+            ) from error
         except OSError as error:
             raise ValueError(f"engine.base_url={self.engine.base_url}: no server answers there ({error})") from error
         except (KeyError, TypeError, ValueError) as error:

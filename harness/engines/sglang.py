@@ -163,4 +163,3 @@ class SGLangSession:
 
     async def _detokenize(self, stream: Stream, ids: list[int]) -> str:
         return str((await stream.post("/v1/detokenize", {"tokens": ids, "skip_special_tokens": True}))["text"])
-

@@ -104,7 +104,8 @@ class Counted:
         histogram = [accepted.count(i) for i in range(max(accepted, default=-1) + 1)]
         if totals.histogram is not None and histogram != totals.histogram and self.speculates:
             raise ServerError(
-                f"the server's counts contradict each other: its histogram is {totals.histogram}, the events tell {histogram}"
+                f"the server's counts contradict each other: its histogram is {totals.histogram}, the events tell "
+                f"{histogram}"
             )
         return rounds
 

@@ -150,7 +150,13 @@ def test_times_of_a_sample_and_what_one_event_cannot_tell():
 def test_a_sample_that_fails_leaves_no_share_behind():
     now = [0.0]
     clock = BusyClock(lambda: now[0])
-    with pytest.raises(ServerError), Watch(clock, 0.0) as watch:
-        watch.seen(1)
-        raise ServerError("broken")
+
+    def fail():
+        with Watch(clock, 0.0) as watch:
+            watch.seen(1)
+            assert clock.count == 1
+            raise ServerError("broken")
+
+    with pytest.raises(ServerError, match="broken"):
+        fail()
     assert clock.count == 0

@@ -103,9 +103,7 @@ def test_rounds_or_totals_are_those_of_the_scheduler(accepts, stop_at, cap, join
         assert totals.num_rounds == len(truth)
         assert totals.num_accepted == sum(accepted for accepted, _ in truth)
         assert totals.num_nodes == len(truth) * (WIDTH - 1)
-        assert [count for count in totals.histogram] == [
-            sum(accepted == i for accepted, _ in truth) for i in range(len(totals.histogram))
-        ]
+        assert totals.histogram == [sum(accepted == i for accepted, _ in truth) for i in range(len(totals.histogram))]
     assert (found.totals is None) == (len(events) == 1 + len(truth) and len(events[0]["output_ids"]) == 1)
     if not any(joins):
         assert found.totals is None
@@ -124,7 +122,7 @@ def test_a_stop_id_before_the_cap_in_one_round_ends_the_sample():
 
 
 def test_a_second_prefill_gives_a_token_that_no_round_made():
-    events, truth, out = simulate([2, 1, 0, 3], supply(None), 10, iter(()), retract_at=2)
+    events, _, _ = simulate([2, 1, 0, 3], supply(None), 10, iter(()), retract_at=2)
     events[-1]["meta_info"]["num_retractions"] = 1
     found = record(read(events))
     found.check()

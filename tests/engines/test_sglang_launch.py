@@ -147,13 +147,16 @@ def test_top_k_and_top_p_one_after_the_other_without_speculation():
         (dict(mode=DFlash()), ["speculative=dflash", "CUDA only"]),
         (dict(mode=Ngram()), ["sampling.temperature=1", "greedily", "Allowed on hardware=cpu: 0"]),
         (dict(mode=Eagle3(drafter="e")), ["sampling.temperature=1", "greedily"]),
-        (dict(mode=DFlash(), profile="h200", sampling=dict(min_p=0.1)), ["sampling.min_p=0.1", "ignores", "Allowed: 0"]),
+        (
+            dict(mode=DFlash(), profile="h200", sampling=dict(min_p=0.1)),
+            ["sampling.min_p=0.1", "ignores", "Allowed: 0"],
+        ),
         (dict(sampling=dict(top_k=5, top_p=0.5)), ["sampling.top_p=0.5", "sampling.top_k=5"]),
         (dict(profile="h200", count=2, interconnect="none"), ["hardware.interconnect=none", "pcie, nvlink"]),
     ],
 )
 def test_what_sglang_would_take_and_not_honour_is_refused(given, parts):
-    with pytest.raises(ValueError, match="Allowed|engine=hf") as error:
+    with pytest.raises(ValueError, match=r"Allowed|engine=hf") as error:
         sglang_launch.refuse(SGLangEngine(), setup(**given))
     for part in parts:
         assert part in str(error.value)
@@ -190,7 +193,7 @@ def test_where_the_interpreter_is_found(monkeypatch, tmp_path):
     monkeypatch.setattr(sglang_launch, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"engine.python: .*make install-sglang"):
         sglang_launch.interpreter(None)
-    with pytest.raises(ValueError, match="engine.python=nowhere: no such file"):
+    with pytest.raises(ValueError, match=r"engine.python=nowhere: no such file"):
         sglang_launch.interpreter("nowhere")
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
