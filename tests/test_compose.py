@@ -107,6 +107,8 @@ def test_run_id_ignores_where_results_go_and_sees_what_decides_them():
     base = run_id(compose([]).asked)
     same = ["run.limit=3", "tracking=none", "run.output_dir=elsewhere", "tracking.project=x"]
     assert all(run_id(compose([override]).asked) == base for override in same if "project" not in override)
+    served = run_id(compose(["engine=sglang"]).asked)
+    assert run_id(compose(["engine=sglang", "engine.python=other", "engine.timeout_s=5"]).asked) == served != base
     other = [
         "sampling.seed=1",
         "speculative.tree_budget=8",

@@ -82,7 +82,7 @@ def launch(engine: "SGLangEngine", setup: Setup, python: str) -> Launch:
         "graph_mode": f"cuda graphs up to {engine.concurrency}" if graphs else "none",
         "overlap_schedule": overlap,
         "tensor_parallel": hardware.count,
-        "sampler": setup.mode.verifier if isinstance(setup.mode, DDTree) else "sglang",
+        "verifier": setup.mode.verifier if isinstance(setup.mode, DDTree) else "sglang",
         "seeded_by": "request" if isinstance(setup.mode, DDTree) else "server",
     }
     return Launch(
@@ -123,9 +123,8 @@ def refuse(engine: "SGLangEngine", setup: Setup) -> None:
             f"hardware.interconnect=none: {setup.hardware.count} devices are joined by something. Allowed: pcie, nvlink"
         )
     if isinstance(mode, DDTree) and setup.drafter is not None:
-        from harness.drafters.checkpoint import read_config
-
-        depth = read_config(setup.drafter).block_size - 1
+        config = read_json(setup.drafter / "config.json")
+        depth = (config.get("block_size") or (config.get("dflash_config") or {}).get("block_size") or 1) - 1
         if mode.tree_budget < depth:
             raise ValueError(
                 f"speculative.tree_budget={mode.tree_budget}: SGLang's key/value reserve holds the drafter's block, so "

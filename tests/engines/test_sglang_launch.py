@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from harness.config import HardwareConfig
 from harness.engines import sglang_launch
 from harness.engines.base import Sampling, Setup
 from harness.engines.sglang import SGLangEngine
+from harness.records import RunManifest
+from harness.report.agreement import differences
 from harness.speculative.autoregressive import Autoregressive
 from harness.speculative.ddtree import DDTree
 from harness.speculative.dflash import DFlash
@@ -98,6 +101,21 @@ def test_the_same_scheduler_and_attention_for_all_modes_of_a_machine():
     assert len(seen) == 1
 
 
+def test_runs_of_all_modes_may_be_compared():
+    """What differs between them is the mode; a longest silence or another interpreter makes no other run."""
+
+    def manifest(mode) -> RunManifest:
+        engine = SGLangEngine(python=type(mode).__name__, timeout_s=1 + mode.num_nodes(4))
+        made = sglang_launch.launch(engine, setup(mode, "h200", sampling=dict(temperature=0.0)), "python")
+        asked = {"engine": asdict(engine), "speculative": asdict(mode)}
+        return RunManifest(id="x", name="x", command=[], asked=asked, resolved={"engine": made.resolved})
+
+    first, *others = [manifest(mode) for mode in MODES]
+    assert [str(d) for other in others for d in differences(first, other)] == []
+    slower = sglang_launch.launch(SGLangEngine(overlap_schedule=False), setup(MODES[0], "h200"), "python")
+    assert differences(first, replace(first, resolved={"engine": slower.resolved}))
+
+
 def test_ddtree_gets_its_budget_verifier_and_spine():
     options, environment = words(SGLangEngine(), setup(DDTree(tree_budget=40, verifier="coupled", spine=True), "h200"))
     assert options["speculative-num-draft-tokens"] == "41"
@@ -175,8 +193,6 @@ def test_a_budget_below_the_drafters_block_is_refused(tiny_pair):
 
 
 def test_dtype_auto_is_what_the_checkpoint_says_on_a_gpu(tmp_path):
-    from dataclasses import replace
-
     for text, expected in (
         ('{"torch_dtype": "bfloat16"}', "bfloat16"),
         ('{"text_config": {"dtype": "float16"}}', "float16"),
