@@ -88,7 +88,8 @@ check: $(STAMP) ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP) ## every test
+# Any SGLang environment that is there serves the tests; without one, the CPU build is made for them.
+test: $(STAMP) | $(firstword $(wildcard $(SGLANG_VENV)/.installed-*) $(SGLANG_VENV)/.installed-cpu) ## every test
 	$(BIN)/python -m pytest $(ARGS)
 
 clean: ## remove the environment; outputs stay

@@ -254,3 +254,26 @@ def test_keys_of_the_configuration_are_those_of_the_class():
                       "engine.arguments=['--ep-size','8']"])  # fmt: skip
     assert config.engine.params["environment"] == {"NCCL_DEBUG": "INFO"}
     assert config.engine.params["arguments"] == ["--ep-size", "8"]
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_checkpoints_code_is_fetched_only_for_a_server_that_may_run_it(trusted, monkeypatch):
+    import huggingface_hub
+
+    from harness.plan import fetch_sources
+
+    asked = {}
+
+    def snapshot_download(repo, allow_patterns, ignore_patterns, **options):
+        asked[repo] = allow_patterns, ignore_patterns
+        raise ValueError("stop here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    config = compose(["engine=sglang", "model=kimi_k26", f"engine.trust_remote_code={str(trusted).lower()}",
+                      "speculative=autoregressive", "task=jsonl", f"task.path={__file__}"])  # fmt: skip
+    with pytest.raises(ValueError, match="stop here"):
+        fetch_sources(config, Autoregressive(), SGLangEngine(trust_remote_code=trusted))
+    wanted, unwanted = asked["moonshotai/Kimi-K2.6"]
+    assert ("*.py" in wanted) == trusted
+    assert ("*.py" in unwanted) != trusted
+    assert ("*.model" in wanted) == trusted  # its tokenizer's vocabulary
