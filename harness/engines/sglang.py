@@ -95,7 +95,7 @@ class SGLangSession:
         for generation in self._stream(requests, self.setup.sampling.max_new_tokens):
             yield generation
             if generation.error is not None:
-                self.server.check()
+                self.server.check_after(generation.error)
             elif observe:
                 rounds = len(generation.rounds) or (generation.totals.num_rounds if generation.totals else 0) or 0
                 observe(rounds, max(len(generation.output_ids) - 1, 0))

@@ -60,6 +60,20 @@ class Server:
         if not self.alive():
             raise self.failure(f"the SGLang server ended by itself with status {self.process.returncode}")
 
+    def check_after(self, error: str) -> None:
+        """Was it the sample or the server? Raises ServerError when the server no longer answers."""
+        self.check()
+        try:
+            self.get("/health", timeout_s=60)
+        except urllib.error.HTTPError:
+            return  # it answers
+        except OSError:
+            deadline = time.monotonic() + GRACE_S
+            while self.alive() and time.monotonic() < deadline:  # the watchdog is still collecting what is left
+                time.sleep(0.05)
+            self.check()
+            raise self.failure(f"the SGLang server no longer answers ({error})") from None
+
     def get(self, path: str, timeout_s: float = 10.0) -> Any:
         """The JSON of a GET, or its text. Raises OSError while there is no answer."""
         with DIRECT.open(self.url + path, timeout=timeout_s) as reply:
