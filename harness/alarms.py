@@ -1,4 +1,4 @@
-"""What a reader must be warned of before trusting a run's metrics."""
+"""What a reader must know before trusting a run's metrics: what is missing, and what looks wrong."""
 
 from collections import defaultdict
 from typing import Any
@@ -35,6 +35,13 @@ def warnings(found: dict[str, Any], ok: list[SampleRecord], manifest: RunManifes
                 )
         shorter = shorter + bucket
     return said
+
+
+def absent(manifest: RunManifest, found: dict[str, Any]) -> dict[str, Any]:
+    """What the engine says that it cannot show, with the reason: a reader must not take a gap for a zero."""
+    said = manifest.measured.get("absent") or {}
+    missing = {name: why for name, why in said.items() if not any(metric.startswith(name) for metric in found)}
+    return {"absent": missing} if missing else {}
 
 
 def context_buckets(rounds: list[Round]) -> dict[tuple[int, int], list[Round]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.alarms import context_buckets, warnings
+from harness.alarms import absent, context_buckets, warnings
 from harness.intervals import score_interval
 from harness.records import Round, RunManifest, SampleRecord
 
@@ -45,7 +45,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
-    return {**found, **_absent(manifest, found), "warnings": warnings(found, ok, manifest)}
+    return {**found, **absent(manifest, found), "warnings": warnings(found, ok, manifest)}
 
 
 def sample_scalars(record: SampleRecord) -> dict[str, float]:
@@ -247,10 +247,3 @@ def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any
         seen = [r.flags[flag] for r in ok if flag in r.flags]
         found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
     return found
-
-
-def _absent(manifest: RunManifest, found: dict[str, Any]) -> dict[str, Any]:
-    """What the engine says that it cannot show, with the reason: a reader must not take a gap for a zero."""
-    said = manifest.measured.get("absent") or {}
-    absent = {name: why for name, why in said.items() if not any(metric.startswith(name) for metric in found)}
-    return {"absent": absent} if absent else {}

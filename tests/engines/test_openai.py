@@ -1,6 +1,11 @@
 """engine=openai against a small real server that answers as SGLang, vLLM and plainer ones do: what is exposed is recorded,
 what is not is absent, and nothing is made up."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from harness.records import RunFolder
@@ -188,3 +193,18 @@ def test_a_page_that_is_no_api_is_said(ask):
     with serving(lambda path, body: (404, {})) as served:
         done, _ = ask(served, check=False)
     assert "answers 404" in done.stderr.replace("\n", " ")
+
+
+def test_weights_and_biases_get_what_there_is_and_why_the_rest_is_not(ask, monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("WANDB")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with serving(answering()) as served:
+        _, run = ask(served, "run.limit=2", "tracking=offline")
+    [log] = run.path.glob("wandb/offline-run-*/*.wandb")
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
+    entries = [json.loads(line) for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()]
+    summary = {k: v for e in entries if e["type"] == "summary" for k, v in e["summary"].get("update", {}).items()}
+    assert summary["tokens/output"] == 8
+    assert not [name for name in summary if name.startswith(("acceptance", "running/acceptance", "rounds"))]
+    assert "counts no rounds" in json.dumps({name: value for name, value in summary.items() if "absent" in name})
