@@ -12,6 +12,7 @@ is ignored), so all stages do the same work. Acceptance length is (tokens - 1) /
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 STAGES = ("autoregressive", "dflash", "ddtree", "autoregressive_sync", "dflash_sync", "ddtree_sync")
-START_S = 60  # no stage is started with less time left
+START_S = 45  # no stage is started with less time left
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("target", "drafter", "prompts", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--stages", type=words(str), default=list(STAGES[:3]) + ["dflash_sync", "ddtree_sync"])
+    parser.add_argument("--stages", type=words(str), default=[*STAGES[:3], "dflash_sync", "ddtree_sync"])
     parser.add_argument("--concurrency", type=words(int), default=[1, 4, 16, 64])
     parser.add_argument("--temperatures", type=words(float), default=[0.0, 0.6, 1.0])
     parser.add_argument("--generations", type=words(int), default=[32, 128, 512, 512], help="per concurrency")
@@ -116,10 +117,8 @@ def child(asked: argparse.Namespace, stage: str, seconds: float) -> bool:
         except subprocess.TimeoutExpired:
             code = "time"
         if process.poll() is None or code != 0:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
     print(f"== {stage}: {code}, {time.monotonic() - started:.0f} s", flush=True)
     lines = log.read_text(errors="replace").splitlines()
@@ -182,10 +181,10 @@ def run_stage(asked: argparse.Namespace, stage: str) -> None:
     for temperature, concurrency, count in missing(asked, stage):
         engine.flush_cache()
         began = time.monotonic()
-        rows = loop.run_until_complete(
-            ask(engine, asked, prompts[:count], temperature, concurrency, asked.new_tokens)
+        rows = loop.run_until_complete(ask(engine, asked, prompts[:count], temperature, concurrency, asked.new_tokens))
+        cell = dict(
+            stage=stage, temperature=temperature, concurrency=concurrency, generations=count, up_s=round(up_s, 1)
         )
-        cell = dict(stage=stage, temperature=temperature, concurrency=concurrency, generations=count, up_s=round(up_s, 1))
         cell |= summary(rows, time.monotonic() - began)
         result = read(asked.out)
         result["cells"].append(cell)

@@ -1,6 +1,6 @@
 """Prompts for the SGLang benchmark as a file that travels: distinct questions, as token ids of one target.
 
-    python -m benchmarks.sglang_prompts --target TARGET --count 512 --out prompts.json
+python -m benchmarks.sglang_prompts --target TARGET --count 512 --out prompts.json
 """
 
 import argparse

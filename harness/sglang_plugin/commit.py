@@ -19,9 +19,10 @@ class RowMover:
     def __init__(self, pool: Any):
         """Raises ValueError for a pool that keeps scales, pages or indexer rows beside its rows."""
         mha, mla = compat.kv_pool_classes()
-        if type(pool) is mha and not getattr(pool, "use_hnd", False):
+        kind: Any = type(pool)
+        if kind is mha and not getattr(pool, "use_hnd", False):
             self.buffers = [*pool.k_buffer, *pool.v_buffer]
-        elif type(pool) is mla:
+        elif kind is mla:
             self.buffers = list(pool.kv_buffer)
         else:
             raise ValueError(

@@ -13,17 +13,19 @@ def _move(pointers, row_words, slots, path, counts, N: tl.constexpr, K: tl.const
     words = tl.load(row_words + buffer)
     base = tl.load(pointers + buffer).to(tl.pointer_type(tl.int32))
     word = tl.program_id(2) * TILE + tl.arange(0, TILE)
-    inside = word < words
-    for place in range(1, tl.load(counts + request)):
+    count = tl.load(counts + request)
+    for place in range(1, K):
         node = tl.load(path + request * K + place)
-        if node != place:
-            source = tl.load(slots + request * N + node)
-            front = tl.load(slots + request * N + place)
-            # A thread reads and writes the same words of every row, in order: no row is lost.
-            tl.store(base + front * words + word, tl.load(base + source * words + word, mask=inside), mask=inside)
+        travels = (word < words) & (place < count) & (node != place)
+        source = tl.load(slots + request * N + node)
+        front = tl.load(slots + request * N + place)
+        # A thread reads and writes the same words of every row, in order: no row is lost.
+        tl.store(base + front * words + word, tl.load(base + source * words + word, mask=travels), mask=travels)
 
 
-def move_rows(pointer_L: Tensor, words_L: Tensor, words: int, slots_BN: Tensor, path_BK: Tensor, count_B: Tensor) -> None:
+def move_rows(
+    pointer_L: Tensor, words_L: Tensor, words: int, slots_BN: Tensor, path_BK: Tensor, count_B: Tensor
+) -> None:
     """pointer_L int64 addresses of L buffers, words_L int64 their row lengths (at most `words`), count_B integers."""
     batch, num_nodes = slots_BN.shape
     grid = (len(pointer_L), batch, triton.cdiv(words, TILE))

@@ -52,6 +52,24 @@ def block_size_of(path: str, trust_remote_code: bool = False, revision: str | No
     return int(draft_config(config).resolve_block_size(default=16))
 
 
+def allow_draft_backend(name: str) -> None:
+    """Let a draft runner use an attention backend that SGLang's own list leaves out (CPU tests). Raises ValueError."""
+    from sglang.srt.speculative import draft_worker_common
+
+    if not hasattr(draft_worker_common, "_SUPPORTED_DRAFT_BACKENDS"):
+        raise ValueError(f"DDTREE on a CPU works with SGLang {TESTED} only; this is {version()}")
+    draft_worker_common._SUPPORTED_DRAFT_BACKENDS += (name,)
+
+
+def check_hooks() -> None:
+    """Raises RuntimeError when SGLang could not apply a hook: it only logs that, and trees would lose their mask."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    missing = [name for name in (GRAPH_SPEC_INFO, REQUEST_CHECK) if name not in HookRegistry._patched]
+    if missing:
+        raise RuntimeError(f"DDTREE needs hooks that SGLang {version()} did not take: {', '.join(missing)}")
+
+
 def tp_group() -> Any:
     from sglang.srt.distributed import get_tp_group
 

@@ -32,7 +32,10 @@ def draft_candidates(hidden_BDH: Tensor, head: Any, k: int, group: Any = None) -
     logits_BDV = logits_BDV.float()
     top_BDK, id_BDK = top_sorted(logits_BDV, min(k, rows))
     mass_BD1 = logits_BDV.logsumexp(-1, keepdim=True)
-    return merge_shards(*(group.all_gather(x.contiguous(), dim=-1) for x in (top_BDK, id_BDK + first, mass_BD1)), k)
+    logits_BDX, ids_BDX, mass_BDR = (
+        group.all_gather(x.contiguous(), dim=-1) for x in (top_BDK, id_BDK + first, mass_BD1)
+    )
+    return merge_shards(logits_BDX, ids_BDX, mass_BDR, k)
 
 
 def merge_shards(logits_BDX: Tensor, ids_BDX: Tensor, mass_BDR: Tensor, k: int) -> tuple[Tensor, Tensor]:

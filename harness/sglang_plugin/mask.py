@@ -18,7 +18,7 @@ def numel(lengths: Sequence[int], num_nodes: int) -> int:
 
 def write(cells: Tensor, mask_BNN: Tensor, prefix_B: Tensor) -> None:
     """Write the tree cells in place, without asking the device. cells: uint8 or bool, flat. prefix_B: int64."""
-    batch, num_nodes, _ = mask_BNN.shape
+    num_nodes = mask_BNN.shape[1]
     width_B = prefix_B + num_nodes  # of a row
     end_B = (num_nodes * width_B).cumsum(0)
     start_B = end_B - num_nodes * width_B + prefix_B

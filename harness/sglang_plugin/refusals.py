@@ -62,7 +62,9 @@ def check_model(runner: Any) -> None:
         )
     head = getattr(runner.model, "lm_head", None)
     if head is None or not hasattr(head, "weight") or not head.weight.is_floating_point():
-        raise ValueError(f"{NAME} reads the drafter's marginals through the target's lm_head, which must be unquantized")
+        raise ValueError(
+            f"{NAME} reads the drafter's marginals through the target's lm_head, which must be unquantized"
+        )
 
 
 def params_of(req: Any, stream: int = 0) -> SamplingParams:

@@ -19,7 +19,7 @@ from harness.sglang_plugin.rows import Rows
 
 @dataclass(frozen=True)
 class Verdict:
-    """path_BK int64 (0 behind the end). token_BK int64: accepted drafts, bonus token, then anything. count_B int32: tokens."""
+    """path_BK int64, 0 behind the end. token_BK int64: accepted drafts, bonus token, then anything. count_B int32."""
 
     path_BK: Tensor
     token_BK: Tensor

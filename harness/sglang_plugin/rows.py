@@ -52,7 +52,7 @@ class SamplingRows:
             self._put(self._prompt_len[:count], torch.tensor([len(req.origin_input_ids) for req in reqs]))
             views = {name: self._buffers[name][:count] for name in FIELDS}
             plain = not (host.any_top_k or host.any_top_p or host.any_min_p)
-            self._rows = Rows(replace(host, **views), self._prompt_len[:count], plain)
+            self._rows = Rows(replace(host, **views), self._prompt_len[:count], plain)  # type: ignore[arg-type]
             self._key = key
         return self._rows
 

@@ -29,6 +29,7 @@ from harness.sglang_plugin.rows import Rows, SamplingRows
 
 class DDTreeWorker(DFlashWorkerV2):
     def __init__(self, *args: Any, **kwargs: Any):
+        compat.check_hooks()
         super().__init__(*args, **kwargs)
         self.options = read_options(os.environ)
         self.verify = VERIFIERS[self.options.verifier]

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 12, 64, 128, 4, 2, 16
-LAYERS, DRAFT_LAYERS, FEATURE_LAYERS, BLOCK_SIZE, MASK_ID = 3, 1, [0, 1], 4, 3
+LAYERS, DRAFT_LAYERS, FEATURE_LAYERS, BLOCK_SIZE, MASK_ID, EOS = 3, 1, [0, 1], 4, 3, 2
 BUDGET = 63
 
 
@@ -56,7 +56,7 @@ def _write(folder: Path, weights: dict[str, torch.Tensor], facts: dict) -> None:
         tie_word_embeddings=False,
         torch_dtype="float32",
         bos_token_id=1,
-        eos_token_id=2,
+        eos_token_id=EOS,
     )
     (folder / "config.json").write_text(json.dumps(shared | facts))
 
@@ -101,4 +101,4 @@ def _write_tokenizer(folder: Path) -> None:
     special = dict(bos_token="<1>", eos_token="<2>", pad_token="<0>")
     facts = dict(tokenizer_class="PreTrainedTokenizerFast", model_max_length=1024, **special)
     (folder / "tokenizer_config.json").write_text(json.dumps(facts))
-    (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=1, eos_token_id=2)))
+    (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=1, eos_token_id=EOS)))

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.engines.sglang_server import DIRECT, Server
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = (
-    "--device cpu --attention-backend torch_native --sampling-backend pytorch --dtype float32 "
-    "--disable-overlap-schedule --max-total-tokens 65536 --max-running-requests 32 --context-length 512 "
-    "--mem-fraction-static 0.3 --skip-server-warmup --random-seed 7"
-).split()
+OPTIONS = [
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--dtype", "float32"),
+    *("--disable-overlap-schedule", "--max-total-tokens", "65536", "--max-running-requests", "32"),
+    *("--context-length", "512", "--mem-fraction-static", "0.3", "--skip-server-warmup", "--random-seed", "7"),
+]
 
 
 def sglang_python() -> str:
@@ -47,12 +49,10 @@ class Served:
 
     def refused(self, body: dict) -> str:
         """The error text of a request that must be refused."""
-        try:
-            answer = self.post("/generate", body)
-        except urllib.error.HTTPError as error:
-            assert error.code == 400
-            return error.read().decode()
-        raise AssertionError(f"not refused: {answer}")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            self.post("/generate", body)
+        assert refused.value.code == 400
+        return refused.value.read().decode()
 
     def generate(self, prompts: Sequence[list[int]], each: list[dict] | None = None, **params: Any) -> list[dict]:
         """One call for all prompts, with the same parameters, or with `each` its own."""

@@ -142,6 +142,7 @@ def test_padded_rows_of_a_head_are_never_drafted():
     ("given", "word"),
     [
         (dict(return_logprob=True), "return_logprob"),
+        (dict(return_hidden_states=True), "return_hidden_states"),
         (dict(regex="a"), "grammar"),
         (dict(presence_penalty=1), "presence_penalty"),
         (dict(temperature=1e-6), "sampling.temperature"),

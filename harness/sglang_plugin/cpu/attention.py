@@ -11,6 +11,8 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from torch import Tensor
 
+from harness.sglang_plugin import compat
+
 
 class TreeTorchBackend(TorchNativeAttnBackend):
     needs_cpu_seq_lens = True
@@ -58,10 +60,9 @@ def _window_mask(spec_info: Any, layer: Any, b: int, num_rows: int) -> Tensor:
 def allow_cpu() -> None:
     """Put it in torch_native's place, and let a draft runner use it."""
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
-    from sglang.srt.speculative import draft_worker_common
 
+    compat.allow_draft_backend("torch_native")
     ATTENTION_BACKENDS["torch_native"] = TreeTorchBackend
-    draft_worker_common._SUPPORTED_DRAFT_BACKENDS += ("torch_native",)
 
 
 def keep_embedding_dtype(draft_model: Any) -> None:

@@ -21,6 +21,8 @@ echo 'import ddtree_torchvision_cpu' > "$site/ddtree_torchvision_cpu.pth"
 mkdir -p "$site/sglang_kernel-0.4.5.dist-info" # the distribution whose version SGLang asks for
 printf 'Metadata-Version: 2.1\nName: sglang-kernel\nVersion: 0.4.5\nSummary: CPU stand-in, not the real package\n' \
   > "$site/sglang_kernel-0.4.5.dist-info/METADATA"
+# The newest release beside it, not in it: that the plugin registers there is tested, on the same dependencies.
+"$folder/bin/python" -m pip install --quiet --no-deps --target "$folder/newest" sglang==0.5.23
 # The editable install is two files, written here: a build would want setuptools, and this project's dependencies have no
 # place in this environment.
 "$folder/bin/python" "$here/link_project.py" "$project" "$site"

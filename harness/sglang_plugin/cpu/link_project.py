@@ -1,6 +1,6 @@
 """Make this project importable in another environment, with its SGLang entry point and without its dependencies.
 
-    link_project.py PROJECT SITE_PACKAGES
+link_project.py PROJECT SITE_PACKAGES
 """
 
 import sys

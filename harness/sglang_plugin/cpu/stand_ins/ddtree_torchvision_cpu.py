@@ -10,6 +10,8 @@ from pathlib import Path
 
 
 class DeclareOps(importlib.abc.MetaPathFinder):
+    kept: object = None
+
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "torchvision":
             return None
