@@ -92,6 +92,7 @@ def check_request(req: Any) -> str | None:
         "logit_bias": given.logit_bias,
         "a custom logit processor": req.custom_logit_processor,
         "return_sampling_mask": getattr(req, "return_sampling_mask", False),
+        "n > 1 with one sampling_seed (the texts would be equal)": given.sampling_seed is not None and given.n > 1,
     }
     found = [name for name, is_asked in asked.items() if is_asked]
     if found:

@@ -38,13 +38,14 @@ class SamplingRows:
             self._buffers[name] = torch.zeros(capacity, dtype=torch.int64, device=device)
         self._buffers["top_p_B"].fill_(1)
         self._prompt_len = torch.zeros(capacity, dtype=torch.int64, device=device)
-        self._key: tuple[str, ...] | None = None
+        self._reqs: list[Any] = []
         self._rows: Rows | None = None
 
     def update(self, reqs: Sequence[Any]) -> Rows:
         """Rows of these requests, in order. Copies only when they are others than last time."""
-        key = tuple(req.rid for req in reqs)
-        if self._rows is None or key != self._key:
+        # The objects themselves, not their ids: a client may use a request id again, with other parameters.
+        same = len(reqs) == len(self._reqs) and all(one is other for one, other in zip(reqs, self._reqs, strict=True))
+        if self._rows is None or not same:
             host = sampling_batch([params_of(req, self.stream_of(req)) for req in reqs])
             count = len(reqs)
             for name in FIELDS:
@@ -53,7 +54,7 @@ class SamplingRows:
             views = {name: self._buffers[name][:count] for name in FIELDS}
             plain = not (host.any_top_k or host.any_top_p or host.any_min_p)
             self._rows = Rows(replace(host, **views), self._prompt_len[:count], plain)  # type: ignore[arg-type]
-            self._key = key
+            self._reqs = list(reqs)
         return self._rows
 
     def captured(self, count: int) -> Rows:

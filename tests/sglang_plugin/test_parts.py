@@ -35,6 +35,7 @@ def request(rid="a", prompt=3, **given):
         repetition_penalty=1.0,
         min_new_tokens=0,
         logit_bias=None,
+        n=1,
     )
     own = dict(return_logprob=False, return_hidden_states=False, custom_logit_processor=None)
     return SimpleNamespace(
@@ -109,9 +110,12 @@ def test_a_captured_batch_equals_a_plain_one():
 
 def test_rows_follow_the_composition():
     rows = SamplingRows(4, "cpu", seed=1)
-    first = rows.update([request("a", 3), request("b", 5)])
-    assert rows.update([request("a", 3), request("b", 5)]) is first
-    assert rows.update([request("b", 5), request("a", 3)]).prompt_len_B.tolist() == [5, 3]
+    one, two = request("a", 3), request("b", 5)
+    first = rows.update([one, two])
+    assert rows.update([one, two]) is first
+    assert rows.update([two, one]).prompt_len_B.tolist() == [5, 3]
+    again = rows.update([request("b", 5, temperature=0.5), one])  # a request id used again
+    assert again.sampling.temperature_B.tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -145,6 +149,7 @@ def test_padded_rows_of_a_head_are_never_drafted():
         (dict(return_hidden_states=True), "return_hidden_states"),
         (dict(regex="a"), "grammar"),
         (dict(presence_penalty=1), "presence_penalty"),
+        (dict(n=2, sampling_seed=1), "n > 1"),
         (dict(temperature=1e-6), "sampling.temperature"),
         (dict(min_p=2.0), "sampling.min_p"),
     ],
