@@ -145,12 +145,14 @@ class SGLangSession:
         )
 
     def _sampling(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
+        from harness.engines.sglang_launch import min_p_to_send
+
         asked = self.setup.sampling
         values: dict[str, Any] = {
             "temperature": asked.temperature,
             "top_k": asked.top_k or -1,
             "top_p": asked.top_p,
-            "min_p": self.launch.min_p,
+            "min_p": min_p_to_send(self.setup),
             "max_new_tokens": max_new_tokens,
             "stop_token_ids": self.setup.stop_ids,
             "skip_special_tokens": False,

@@ -40,7 +40,6 @@ class Launch:
     command: list[str]
     environment: dict[str, str]
     resolved: dict[str, Any]  # what "auto" came to
-    min_p: float  # to send
 
 
 def launch(engine: "SGLangEngine", setup: Setup, python: str) -> Launch:
@@ -73,8 +72,7 @@ def launch(engine: "SGLangEngine", setup: Setup, python: str) -> Launch:
         more, variables = between_devices(hardware)
         words, environment = words + more, environment | variables
     more, variables = speculation(setup)
-    sequential = isinstance(setup.mode, Autoregressive) and setup.sampling.top_k > 0 and setup.sampling.top_p < 1
-    if sequential and not setup.sampling.min_p:
+    if min_p_to_send(setup) != setup.sampling.min_p:
         words += ["--sampling-backend", "flashinfer"]
     resolved = {
         "dtype": resolved_dtype(engine, setup),
@@ -89,8 +87,14 @@ def launch(engine: "SGLangEngine", setup: Setup, python: str) -> Launch:
         command=[*words, *more, *engine.arguments],
         environment={**environment, **variables, **engine.environment},
         resolved=resolved,
-        min_p=NO_MIN_P if sequential and not setup.sampling.min_p else setup.sampling.min_p,
     )
+
+
+def min_p_to_send(setup: Setup) -> float:
+    """The asked one, or NO_MIN_P where it is needed to have the filters applied one after the other."""
+    sampling = setup.sampling
+    both = isinstance(setup.mode, Autoregressive) and sampling.top_k > 0 and sampling.top_p < 1
+    return NO_MIN_P if both and not sampling.min_p else sampling.min_p
 
 
 def refuse(engine: "SGLangEngine", setup: Setup) -> None:

@@ -10,8 +10,9 @@ SERVED = ("engine=sglang", "speculative.tree_budget=6", "sampling=t10", "engine.
 SIZES = ("certify.served_tokens=600", "certify.run_tokens=24", "certify.equality_tokens=24")
 
 
-def test_the_observable_parts_are_green_and_the_rest_is_listed_as_absent(certify, harness):
-    taken = certify(*SERVED, *SIZES)
+@pytest.mark.parametrize("verifier", ["kernel", "coupled"])
+def test_the_observable_parts_are_green_and_the_rest_is_listed_as_absent(certify, harness, verifier):
+    taken = certify(*SERVED, *SIZES, f"speculative.verifier={verifier}")
     assert taken.status == 0, taken.text
     values = taken.values
     assert values["status"] == "green"
@@ -24,6 +25,9 @@ def test_the_observable_parts_are_green_and_the_rest_is_listed_as_absent(certify
     assert "absent prediction: accepted drafts" in taken.text
     assert (values["scope"]["engine"], values["scope"]["batch"]) == ("sglang", 3)
     assert values["scope"]["server"]["sglang"] == "0.5.17"
-
+    coupled = [line for line in values["lines"] if line["name"].startswith("coupled tokens of the server")]
+    assert len(coupled) == (2 if verifier == "coupled" else 0)
+    if verifier == "coupled":
+        return
     done = harness(*SERVED, "run.limit=1", "sampling.temperature=0.8", "sampling.max_new_tokens=4")
     assert "certificate green" in done.stdout

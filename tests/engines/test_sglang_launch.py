@@ -148,13 +148,15 @@ def test_keys_of_the_engine_become_words_and_the_users_own_win():
 
 def test_top_k_and_top_p_one_after_the_other_without_speculation():
     both = dict(top_k=20, top_p=0.95)
-    made = sglang_launch.launch(SGLangEngine(), setup(Autoregressive(), "h200", sampling=both), "python")
-    assert made.min_p == sglang_launch.NO_MIN_P
+    plain = setup(Autoregressive(), "h200", sampling=both)
+    made = sglang_launch.launch(SGLangEngine(), plain, "python")
+    assert sglang_launch.min_p_to_send(plain) == sglang_launch.NO_MIN_P
     assert made.command[made.command.index("--sampling-backend") + 1] == "flashinfer"
     for sampling in (dict(top_k=20), dict(top_p=0.9), both | dict(min_p=0.1)):
-        made = sglang_launch.launch(SGLangEngine(), setup(Autoregressive(), "h200", sampling=sampling), "python")
-        assert made.min_p == sampling.get("min_p", 0.0)
-    assert sglang_launch.launch(SGLangEngine(), setup(DDTree(), "h200", sampling=both), "python").min_p == 0.0
+        given = setup(Autoregressive(), "h200", sampling=sampling)
+        assert sglang_launch.min_p_to_send(given) == sampling.get("min_p", 0.0)
+        assert "--sampling-backend" not in sglang_launch.launch(SGLangEngine(), given, "python").command
+    assert sglang_launch.min_p_to_send(setup(DDTree(), "h200", sampling=both)) == 0.0
 
 
 @pytest.mark.parametrize(

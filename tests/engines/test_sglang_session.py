@@ -67,6 +67,26 @@ def test_what_is_sent_and_recorded(served):
     assert (run.path / "records.jsonl").read_bytes() == before
 
 
+def test_what_is_sent_follows_the_sessions_sampling(served, monkeypatch):
+    """The certificate asks one server at many settings: none of them may be that of the start."""
+    from dataclasses import replace
+
+    from harness.engines.sglang import SGLangSession
+
+    generate = SGLangSession.generate
+
+    def changed(self, requests, **options):
+        asked = dict(temperature=0.4, top_k=3, top_p=0.8, min_p=0.05, max_new_tokens=5)
+        self.setup = replace(self.setup, sampling=replace(self.setup.sampling, **asked))
+        yield from generate(self, requests, **options)
+
+    monkeypatch.setattr(SGLangSession, "generate", changed)
+    _, _, sent = served("run.limit=1")
+    params = sent[-1][1]["sampling_params"]
+    names = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens")
+    assert [params[name] for name in names] == [0.4, 3, 0.8, 0.05, 5]
+
+
 def test_without_speculation_no_seed_is_sent_that_would_not_be_honoured(served):
     _, run, sent = served("speculative=autoregressive", "run.limit=1")
     assert "sampling_seed" not in sent[-1][1]["sampling_params"]
