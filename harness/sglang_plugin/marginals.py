@@ -26,11 +26,13 @@ def draft_candidates(hidden_BDH: Tensor, head: Any, k: int, group: Any = None) -
     group: SGLang's tensor-parallel group when the head is split. All ranks get the same: they see the same gathered data.
     """
     rows, first = head_slice(head)
-    logits_BDV = torch.nn.functional.linear(hidden_BDH.to(head.weight.dtype), head.weight[:rows])
+    hidden_BDH = hidden_BDH.to(head.weight.dtype)
     if group is None or group.world_size == 1:
-        return candidates(logits_BDV, k)
-    logits_BDV = logits_BDV.float()
-    top_BDK, id_BDK = top_sorted(logits_BDV, min(k, rows))
+        return candidates(torch.nn.functional.linear(hidden_BDH, head.weight[:rows]), k)
+    # Ranks may hold unequal parts of the real vocabulary, or none of it, but gather equal shapes: -inf is no candidate.
+    logits_BDV = torch.nn.functional.linear(hidden_BDH, head.weight).float()
+    logits_BDV[..., rows:] = float("-inf")
+    top_BDK, id_BDK = top_sorted(logits_BDV, min(k, logits_BDV.shape[-1]))
     mass_BD1 = logits_BDV.logsumexp(-1, keepdim=True)
     logits_BDX, ids_BDX, mass_BDR = (
         group.all_gather(x.contiguous(), dim=-1) for x in (top_BDK, id_BDK + first, mass_BD1)

@@ -133,6 +133,47 @@ def test_split_heads_give_the_whole_heads_candidates(ranks):
     assert torch.allclose(logp, expected_logp)
 
 
+class Ranks:
+    """What a tensor-parallel group does, in one process: `draft_candidates` runs once a rank, then sees all parts."""
+
+    def __init__(self, heads):
+        self.heads, self.world_size, self.parts, self.calls = heads, len(heads), [], 0
+
+    def all_gather(self, part, dim):
+        if self.parts:  # the second time: everything that was given
+            self.calls += 1
+            return torch.cat([given[self.calls - 1] for given in self.parts], dim=dim)
+        self.given.append(part)
+        return torch.zeros(*part.shape[:-1], part.shape[-1] * self.world_size, dtype=part.dtype)
+
+    def run(self, hidden, k):
+        everything = []
+        for head in self.heads:
+            self.given = []
+            draft_candidates(hidden, head, k, self)
+            everything.append(self.given)
+        self.parts = everything
+        return draft_candidates(hidden, self.heads[0], k, self)
+
+
+@pytest.mark.parametrize("sizes", [(8, 4), (12, 0), (5, 7)])
+def test_ranks_with_unequal_parts_of_the_vocabulary(sizes):
+    """A padded vocabulary split in two: one rank may hold nothing real. The same candidates as the whole head's."""
+    weight, hidden = torch.randn(12, 6, generator=GENERATOR), torch.randn(2, 3, 6, generator=GENERATOR)
+    heads = []
+    for size, first in zip(sizes, (0, sizes[0]), strict=True):
+        padded = torch.cat([weight[first : first + size], 9 * torch.ones(16 - size, 6)])
+        heads.append(
+            SimpleNamespace(
+                weight=padded, shard_indices=SimpleNamespace(num_org_elements=size, org_vocab_start_index=first)
+            )
+        )
+    logp, ids = Ranks(heads).run(hidden, 9)
+    expected_logp, expected = candidates(hidden @ weight.T, 9)
+    assert torch.equal(ids, expected)
+    assert torch.allclose(logp, expected_logp, atol=1e-5)
+
+
 def test_padded_rows_of_a_head_are_never_drafted():
     weight = torch.cat([torch.randn(10, 6, generator=GENERATOR), 100 * torch.ones(6, 6)])
     shard = SimpleNamespace(num_org_elements=10, org_vocab_start_index=0)
