@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 # Words given as KEY=VALUE on make's command line become make variables: forward all but make's own, so that a misspelt
 # key reaches the harness and is refused there.
-OWN := PYTHON VENV ARGS RUNS SWEEP DETACH
+OWN := PYTHON VENV ARGS RUNS SWEEP DETACH SGLANG_VENV SGLANG_PYTHON SGLANG_DEVICE
 TYPED = $(foreach v,$(filter-out $(OWN),$(.VARIABLES)),$(if $(filter command line,$(origin $(v))),$(v)))
 FORWARD = $(foreach v,$(TYPED),'$(v)=$(value $(v))')
 
@@ -25,6 +25,28 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# SGLang pins torch and transformers, so it has an environment of its own; the harness speaks HTTP to it. Editable: the
+# plugin in it is the one of this clone.
+SGLANG_VENV ?= .venv-sglang
+SGLANG_PYTHON ?= $(PYTHON)
+SGLANG_DEVICE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),cuda,cpu)
+
+.PHONY: install-sglang
+install-sglang: $(SGLANG_VENV)/.installed-$(SGLANG_DEVICE) ## SGLang in .venv-sglang: CUDA where nvidia-smi is, else a CPU build for tests
+
+$(SGLANG_VENV)/.installed-cpu: harness/sglang_plugin/cpu/install.sh harness/sglang_plugin/cpu/requirements.txt
+	rm -rf $(SGLANG_VENV)
+	harness/sglang_plugin/cpu/install.sh $(SGLANG_VENV) $(SGLANG_PYTHON)
+	@touch $@
+
+$(SGLANG_VENV)/.installed-cuda: pyproject.toml
+	rm -rf $(SGLANG_VENV)
+	$(SGLANG_PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --upgrade pip 'setuptools>=77'
+	$(SGLANG_VENV)/bin/python -m pip install --quiet 'sglang==0.5.17'
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 eval: $(STAMP) ## run one setting, e.g. make eval speculative.tree_budget=64 sampling=t10
@@ -74,7 +96,8 @@ check: $(STAMP) ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP) ## every test
+# Any SGLang environment that is there serves the tests; without one, the CPU build is made for them.
+test: $(STAMP) | $(firstword $(wildcard $(SGLANG_VENV)/.installed-*) $(SGLANG_VENV)/.installed-cpu) ## every test
 	$(BIN)/python -m pytest $(ARGS)
 
 clean: ## remove the environment; outputs stay

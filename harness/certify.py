@@ -4,14 +4,13 @@ The cell is composed as for a run, and every run with the same key (`certificate
 proof, the conditions and what a green one means: docs/exactness.md.
 """
 
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in harness/__main__.py: before torch is imported
@@ -20,14 +19,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from rich.console import Console
 
 from harness import hardware
-from harness.certificate import scope
 from harness.certificate.bench import Bench, open_bench
 from harness.certificate.controls import inject
 from harness.certificate.distribution import edge_coins, find_contexts, redrawn
+from harness.certificate.document import show, show_scope, show_verdict, to_json, write
 from harness.certificate.equality import equality
-from harness.certificate.line import FAMILY_LEVEL, LEVEL, MAX_TESTS, Line
+from harness.certificate.line import Line
 from harness.certificate.realrun import real_run
 from harness.certificate.reference import Filters
+from harness.certificate.served import ABSENT, ServedBench, run_size, served_lines
 from harness.certificate.serving import Serving
 from harness.certificate.settings import CertifySettings
 from harness.certificate.state import state
@@ -38,7 +38,6 @@ from harness.decoding.noise import stream_key
 from harness.decoding.verify_kernel import find_kernel
 from harness.engines.base import Request, Setup
 from harness.plan import make_plan
-from harness.records import RunFolder, RunManifest
 from harness.runs import now, open_run
 from harness.tracking.base import Tracker
 from tasks.base import Task
@@ -58,8 +57,7 @@ class Cell:
 def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> int:
     """Take the certificate, write it and log it. Returns 0 when it is green, 1 when it is red."""
     engine: Any = build(config.engine, "engine")
-    if not hasattr(engine, "batch_size"):
-        raise ValueError(f"engine={config.engine.name} shows no logits to this process. Certify engine=hf")
+    served = refuse(engine, config, settings)
     task: Task = build(config.task, "task")
     tracker: Tracker = build(config.tracking, "tracking")
     found = hardware.seen(config.hardware)
@@ -71,25 +69,53 @@ def certify(config: EvalConfig, settings: CertifySettings, console: Console) -> 
         )
 
     started_at, started = now(), time.perf_counter()
+    settings = fitted(settings, config)
     serving = inject(Serving(), settings.inject) if settings.inject else Serving()
-    requests = some_requests(plan.requests, max(settings.samples, engine.batch_size), config)
-    cell = Cell(engine, plan.setup, requests, fitted(settings, config), serving)
-    bench = open_bench(engine, plan.setup, serving)
-    plan.resolved["engine"] = bench.session.resolved
-    run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
-    show_scope(console, manifest, settings)
+    bench: Any = ServedBench(engine, plan.setup) if served else open_bench(engine, plan.setup, serving)
+    with closing(bench):
+        plan.resolved["engine"] = bench.session.resolved
+        run, manifest = open_run(config, plan.resolved, found, len(plan.requests))
+        show_scope(console, manifest, settings)
 
-    lines: list[Line] = []
-    with console.status("") as status:
-        for line in parts(cell, bench, status.update):
-            lines.append(line)
-            show(console, line)
-    certificate = to_json(lines, manifest, settings, started_at, time.perf_counter() - started)
+        lines: list[Line] = []
+        with console.status("") as status:
+            if served:
+                few = some_requests(plan.requests, max(settings.equality_samples, engine.concurrency), config)
+                many = some_requests(plan.requests, run_size(settings), config)
+                taken = served_lines(bench, few, many, settings, status.update)
+            else:
+                requests = some_requests(plan.requests, max(settings.samples, engine.batch_size), config)
+                cell = Cell(engine, plan.setup, requests, settings, serving)
+                taken = parts(cell, bench, status.update)
+            for line in taken:
+                lines.append(line)
+                show(console, line)
+    seconds = time.perf_counter() - started
+    certificate = to_json(lines, ABSENT if served else [], manifest, settings, started_at, seconds)
     path = write(certificate, run, manifest, settings)
     if not settings.inject:
         tracker.start(run, manifest)
         tracker.finish({**(run.summary() or {}), "certificate/status": certificate["status"]})
     return show_verdict(console, certificate, path)
+
+
+def refuse(engine: Any, config: EvalConfig, settings: CertifySettings) -> bool:
+    """Whether the engine is a server, of which only a part can be seen. ValueError for what cannot be certified."""
+    if hasattr(engine, "batch_size"):
+        return False
+    if not engine.owns_device:
+        raise ValueError(
+            f"engine={config.engine.name}: a server that is not started here cannot be asked for its other modes and "
+            "dtypes. Certify engine=hf or engine=sglang"
+        )
+    if engine.prompts == "messages":
+        raise ValueError("engine.tokenizer=server: the certificate needs the prompts' ids here. Allowed: harness")
+    if settings.inject:
+        raise ValueError(
+            f"certify.inject={settings.inject}: mistakes are put into functions of this process, and engine="
+            f"{config.engine.name} runs in another. Allowed with it: null"
+        )
+    return True
 
 
 def parts(cell: Cell, bench: Bench, tell: Tell) -> Iterator[Line]:
@@ -160,79 +186,6 @@ def fitted(settings: CertifySettings, config: EvalConfig) -> CertifySettings:
     most = config.sampling.max_new_tokens
     lengths = {name: min(getattr(settings, name), most) for name in ("equality_tokens", "float64_tokens", "run_tokens")}
     return replace(settings, **lengths)
-
-
-def to_json(
-    lines: list[Line], manifest: RunManifest, settings: CertifySettings, started_at: str, seconds: float
-) -> dict[str, Any]:
-    facts = scope.scope(manifest)
-    failed = sorted({line.part for line in lines if not line.passed})
-    assert sum(line.level is not None for line in lines) <= MAX_TESTS
-    return {
-        "schema": scope.SCHEMA,
-        "key": scope.key(facts),
-        "status": "red" if failed else "green",
-        "failed_parts": failed,
-        "inject": settings.inject,
-        "scope": facts,
-        "family_level": FAMILY_LEVEL,
-        "level": LEVEL,
-        "random_lines": sum(line.level is not None for line in lines),
-        "settings": vars(settings),
-        "reduced": reduced(settings),
-        "speculative": manifest.asked["speculative"],
-        "command": ["python", "-m", "harness.certify", *manifest.command[3:]],
-        "versions": manifest.versions,
-        "started_at": started_at,
-        "seconds": seconds,
-        "lines": [line.record() for line in lines],
-    }
-
-
-def reduced(settings: CertifySettings) -> list[str]:
-    """The sizes that are below those of the project: what such a certificate has seen is less."""
-    full = CertifySettings(equality_temperatures=[], redraw_temperatures=[])
-    sizes = [f.name for f in fields(settings) if isinstance(getattr(full, f.name), int) and f.name != "seed"]
-    return [name for name in sizes if getattr(settings, name) < getattr(full, name)]
-
-
-def write(certificate: dict[str, Any], run: RunFolder, manifest: RunManifest, settings: CertifySettings) -> Path:
-    """Into the run's folder and under its key. That of a negative control is kept apart: it says nothing of the cell."""
-    places = [run.path / scope.FILE, scope.certificate_path(run.path.parent, manifest)]
-    if settings.inject:
-        places = [run.path / f"certificate.inject-{settings.inject}.json"]
-    for place in places:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f"{place.name}.partial")
-        partial.write_text(json.dumps(certificate, indent=1, default=str) + "\n")
-        partial.replace(place)
-    return places[-1]
-
-
-def show_scope(console: Console, manifest: RunManifest, settings: CertifySettings) -> None:
-    facts = scope.scope(manifest)
-    console.print(f"certificate {scope.key(facts)}", highlight=False)
-    for name, value in facts.items():
-        console.print(f"  {name:<10} {value}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"  level      {FAMILY_LEVEL:g} over all random lines, {LEVEL:g} each", highlight=False)
-    if settings.inject:
-        console.print(f"injected mistake: {settings.inject}", style="yellow", markup=False)
-
-
-def show(console: Console, line: Line) -> None:
-    mark, style = ("ok ", None) if line.passed else ("RED", "red")
-    console.print(f"{mark} {line.part:<12} {line.name}  {line}", style=style, markup=False, highlight=False)
-
-
-def show_verdict(console: Console, certificate: dict[str, Any], path: Path) -> int:
-    green = certificate["status"] == "green"
-    failed = "" if green else f": {', '.join(certificate['failed_parts'])}"
-    text = f"certificate {certificate['key']} is {'green' if green else 'RED'}{failed}"
-    console.print(f"{text} ({certificate['seconds']:.0f} s)", style="green" if green else "red", markup=False)
-    if certificate["reduced"]:
-        console.print(f"taken with less than the usual {', '.join(certificate['reduced'])}", style="yellow")
-    console.print(str(path), soft_wrap=True, highlight=False, markup=False)
-    return 0 if green else 1
 
 
 def main(arguments: list[str]) -> int:

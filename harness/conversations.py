@@ -5,7 +5,6 @@ from typing import Any
 
 from harness.engines.base import Request
 from harness.plan import Plan, positions, request
-from harness.prompts import prompt_sha256
 from harness.records import RunFolder, SampleRecord
 from harness.runs import now
 from tasks.base import Sample
@@ -45,12 +44,12 @@ def later_turns(plan: Plan, asked: list[Asked], run: RunFolder) -> tuple[list[As
         assert sample is not None
         ids = plan.prompter.ids(sample.messages)
         longest = len(ids) + plan.setup.sampling.max_new_tokens
-        if most and longest > most:
+        if ids and most and longest > most:
             failed += unasked(
                 plan, one, f"prompt and answer can come to {longest} tokens, the target has {most} positions"
             )
             continue
-        made = request(sample.id, one.request.repeat, ids, plan.seed, plan.task_name)
+        made = request(sample, one.request.repeat, ids, plan.seed, plan.task_name)
         following.append(Asked(request=made, sample=sample))
     return following, failed
 
@@ -86,7 +85,7 @@ def facts_of(one: Asked, plan: Plan) -> dict[str, Any]:
         "sample_id": one.sample.id,
         "repeat": one.request.repeat,
         "turn": one.sample.turn,
-        "prompt_sha256": prompt_sha256(one.request.prompt_ids),
+        "prompt_sha256": plan.prompter.fingerprint(one.request.messages, one.request.prompt_ids),
         "prompt_tokens": len(one.request.prompt_ids),
         "finished_at": now(),
     }

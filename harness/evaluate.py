@@ -6,7 +6,7 @@ on where the last one stopped.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
@@ -40,21 +40,21 @@ def evaluate(config: EvalConfig, console: Console) -> int:
         hardware.check(config.hardware, found)
 
     plan = make_plan(config, task)
-    session = engine.open(plan.setup)
-    plan.resolved["engine"] = session.resolved
-    run, manifest = open_run(config, plan.resolved, found, plan.num_records)
-    manifest.measured["certificate"] = certificate_status(run.path, manifest)
-    graders = grading_plan(config.hardware.device, session.resolved.get("threads", 1))
-    manifest.measured["grading"] = asdict(graders)
-    screen.show_plan(console, plan, run)
+    with closing(engine.open(plan.setup)) as session:  # a server must end, whatever happens from here on
+        plan.resolved["engine"] = session.resolved
+        run, manifest = open_run(config, plan.resolved, found, plan.num_records)
+        manifest.measured["certificate"] = certificate_status(run.path, manifest)
+        manifest.measured["absent"] = getattr(session, "absent", {})
+        graders = grading_plan(config.hardware.device, session.resolved.get("threads", 1))
+        manifest.measured["grading"] = asdict(graders)
+        screen.show_plan(console, plan, run)
 
-    with recorded(run, manifest, tracker):
-        decode(session, plan, task, graders, run, tracker, console)
-        profiled = profile(session, plan, run, config.run.profile)
-        manifest.measured |= {"peak_memory_bytes": session.peak_memory_bytes(), **session.measured}
-        for record in with_logprob(session, plan, profiled):
-            run.append(record, file="profile.jsonl")
-        session.close()
+        with recorded(run, manifest, tracker):
+            decode(session, plan, task, graders, run, tracker, console)
+            profiled = profile(session, plan, run, config.run.profile)
+            manifest.measured |= {"peak_memory_bytes": session.peak_memory_bytes(), **session.measured}
+            for record in with_logprob(session, plan, profiled):
+                run.append(record, file="profile.jsonl")
 
     screen.show_summary(console, run, tracker)
     return EXIT_STATUS[manifest.status]
@@ -124,9 +124,11 @@ def with_logprob(session: Session, plan: Plan, records: list[SampleRecord]) -> I
 def to_record(generation: Generation, one: Asked, plan: Plan) -> SampleRecord:
     """Everything that is known of one generation before it is graded."""
     facts: dict[str, Any] = facts_of(one, plan)
+    if generation.prompt_tokens is not None:
+        facts["prompt_tokens"] = generation.prompt_tokens
     if generation.error is not None:
         return SampleRecord(status="error", error=generation.error, **facts)
-    text = plan.prompter.text(generation.output_ids)
+    text = plan.prompter.text(generation.output_ids) if generation.text is None else generation.text
     flags = quality_flags(generation.output_ids, text, generation.finish_reason)
     flags["open_reasoning"] = strip_reasoning(plan.prompter.graded(text)) is None
     return SampleRecord(
@@ -135,9 +137,12 @@ def to_record(generation: Generation, one: Asked, plan: Plan) -> SampleRecord:
         output_text=text,
         finish_reason=generation.finish_reason,
         rounds=generation.rounds,
+        totals=generation.totals,
+        cached_tokens=generation.cached_tokens,
         ttft_s=generation.ttft_s,
         decode_s=generation.decode_s,
         batch_size=generation.batch_size,
+        decode_share_s=generation.decode_share_s,
         stage_s=generation.stage_s,
         trees=generation.trees and [spelled(tree, plan) for tree in generation.trees],
         flags=flags,

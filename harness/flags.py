@@ -8,8 +8,12 @@ LOOP_TOKENS, LOOP_REPEATS, LOOP_PERIOD = 32, 3, 64
 
 
 def quality_flags(output_ids: Sequence[int], text: str, finish_reason: str | None) -> dict[str, bool]:
-    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character)."""
-    return {"repetition": repetition(output_ids), "truncated": finish_reason == "length", "empty": not text.strip()}
+    """`repetition` (a degenerate loop), `truncated` (the cap ended it) and `empty` (no visible character).
+
+    Loops are looked for in the ids: a server that shows text alone gives no `repetition` flag.
+    """
+    flags = {"truncated": finish_reason == "length", "empty": not text.strip()}
+    return flags if text and not output_ids else {"repetition": repetition(output_ids), **flags}
 
 
 def repetition(ids: Sequence[int]) -> bool:

@@ -22,15 +22,17 @@ _MODEL_FILES = [
     "merges.txt",
     "chat_template*",
 ]
+# For a server that runs the checkpoint's own code, in its own process and only when asked to.
+_CODE_FILES = ["*.py", "*.model", "*.tiktoken"]
 # Weights of other formats and second copies of the same weights (gpt-oss keeps them under original/ and metal/).
 _NOT_MODEL_FILES = ["*.py", "original/*", "metal/*", "onnx/*", "consolidated*.safetensors"]
 
 
-def from_hub(source: HubSource, key: str) -> tuple[Path, str]:
+def from_hub(source: HubSource, key: str, code: bool = False) -> tuple[Path, str]:
     """A model's folder, or one `file` of a dataset repository, and the commit it belongs to.
 
-    `key` is the config key to name in errors. Raises ValueError, in one line, with the command that fetches what is
-    missing.
+    `key` is the config key to name in errors; code: with the checkpoint's Python files. Raises ValueError, in one line,
+    with the command that fetches what is missing.
     """
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.constants import is_offline_mode
@@ -44,11 +46,12 @@ def from_hub(source: HubSource, key: str) -> tuple[Path, str]:
     # Offline, a snapshot asked for by commit is taken from the disk only if one says so (huggingface_hub 1.33).
     unreachable = not is_offline_mode() and not _hub_answers()
     options: dict[str, Any] = {"revision": source.revision, "local_files_only": is_offline_mode() or unreachable}
+    wanted, unwanted = _MODEL_FILES, _NOT_MODEL_FILES
+    if code:
+        wanted, unwanted = [*wanted, *_CODE_FILES], [name for name in unwanted if name not in _CODE_FILES]
     try:
         if source.file is None:
-            path = Path(
-                snapshot_download(source.repo, allow_patterns=_MODEL_FILES, ignore_patterns=_NOT_MODEL_FILES, **options)
-            )
+            path = Path(snapshot_download(source.repo, allow_patterns=wanted, ignore_patterns=unwanted, **options))
             snapshot = path
         else:
             path = Path(hf_hub_download(source.repo, source.file, repo_type="dataset", **options))

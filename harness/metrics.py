@@ -5,11 +5,11 @@ Names are grouped with `/`; `summary.json`, W&B and the report use the same ones
 """
 
 import math
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
+from harness.alarms import absent, context_buckets, warnings
 from harness.flags import quality_flags as quality_flags
 from harness.flags import repetition as repetition
 from harness.intervals import score_interval
@@ -17,9 +17,6 @@ from harness.records import Round, RunManifest, SampleRecord
 
 FLAGS = ("repetition", "truncated", "empty", "open_reasoning", "grader_error")
 QUANTILES = (50, 90, 99)
-MIN_BUCKET_ROUNDS = 50  # fewer rounds in a context bucket say nothing about a cliff
-CLIFF = 0.5  # a bucket that accepts less than this share of what shorter contexts accept is a cliff
-Z_ALARM = 4.0  # two-sided false-alarm level 6e-5 a run
 
 
 def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest: RunManifest) -> dict[str, Any]:
@@ -32,12 +29,13 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         record.check()
     ok = [r for r in records if r.status == "ok"]
     rounds = [r for record in ok for r in record.rounds]
+    counts = [num for record in ok if (num := num_rounds(record)) is not None]
     found: dict[str, Any] = {
         "samples/records": len(records),
         "samples/planned": manifest.samples_planned or None,
-        "tokens/output": sum(len(r.output_ids) for r in ok),
-        "rounds/total": len(rounds),
-        **_acceptance(ok, rounds),
+        "tokens/output": sum(r.num_output for r in ok),
+        "rounds/total": sum(counts) if len(counts) == len(ok) else None,
+        **_acceptance(ok),
         **_by_context(rounds),
         **_expected([r for record in profile if record.status == "ok" for r in record.rounds]),
         **_speed(ok),
@@ -49,7 +47,7 @@ def summarize(records: list[SampleRecord], profile: list[SampleRecord], manifest
         **_rates(records, ok),
     }
     found = {name: value for name, value in found.items() if value is not None}
-    return {**found, "warnings": _warnings(found, rounds, manifest)}
+    return {**found, **absent(manifest, found), "warnings": warnings(found, ok, manifest)}
 
 
 def sample_scalars(record: SampleRecord) -> dict[str, float]:
@@ -60,8 +58,8 @@ def sample_scalars(record: SampleRecord) -> dict[str, float]:
     values = {
         "sample/error": 0.0,
         "sample/prompt_tokens": float(record.prompt_tokens),
-        "sample/output_tokens": float(len(record.output_ids)),
-        "sample/rounds": float(len(record.rounds)),
+        "sample/output_tokens": float(record.num_output),
+        "sample/rounds": num_rounds(record),
         "sample/acceptance_length": acceptance_length(record),
         "sample/decode_tokens_per_s": decoded_tokens(record) / speed if speed else None,
         "sample/ttft_s": record.ttft_s,
@@ -70,45 +68,91 @@ def sample_scalars(record: SampleRecord) -> dict[str, float]:
         "sample/target_logprob": record.target_logprob,
         **{f"sample/{name}": float(value) for name, value in record.flags.items()},
     }
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def num_rounds(record: SampleRecord) -> int | None:
+    """Rounds of the sample; None where a server does not count them."""
+    return record.totals.num_rounds if record.totals else len(record.rounds)
+
+
+def num_emitted(record: SampleRecord) -> int:
+    """Output tokens that the sample's rounds made."""
+    return record.totals.num_emitted if record.totals else sum(r.num_emitted for r in record.rounds)
 
 
 def acceptance_length(record: SampleRecord) -> float | None:
-    """Tokens committed in a round, mean over the sample's rounds; None at 0 rounds."""
-    return sum(r.num_emitted for r in record.rounds) / len(record.rounds) if record.rounds else None
+    """Tokens committed in a round, mean over the sample's rounds; None at 0 rounds and where they are not known."""
+    rounds = num_rounds(record)
+    return num_emitted(record) / rounds if rounds else None
+
+
+def accepted_histogram(record: SampleRecord) -> list[int] | None:
+    """The sample's rounds by accepted drafts; None where a server does not show it."""
+    if record.totals:
+        return record.totals.histogram
+    return [int(count) for count in np.bincount([r.num_accepted for r in record.rounds])] if record.rounds else []
 
 
 def decoded_tokens(record: SampleRecord) -> int:
     """Output tokens that rounds made: all but the first, which belongs to prefill."""
-    return max(len(record.output_ids) - 1, 0)
+    return max(record.num_output - 1, 0)
 
 
 def decode_seconds(record: SampleRecord) -> float | None:
-    """The sample's share of the decode time: `decode_s` is the time of the whole batch it was decoded in."""
-    return None if record.decode_s is None or not decoded_tokens(record) else record.decode_s / record.batch_size
+    """The sample's share of the decode time, so that the shares of all samples add up to the time that passed.
+
+    Of a batch that begins and ends together each has an equal share. Beside others that come and go, each has 1/n of
+    every moment in which n samples were decoding.
+    """
+    if record.decode_s is None or not decoded_tokens(record):
+        return None
+    return record.decode_s / record.batch_size if record.decode_share_s is None else record.decode_share_s
 
 
-def _acceptance(ok: list[SampleRecord], rounds: list[Round]) -> dict[str, Any]:
-    if not rounds:
+def _pooled(counted: list[SampleRecord]) -> float | None:
+    total = sum(num_rounds(record) or 0 for record in counted)
+    return sum(num_emitted(record) for record in counted) / total if total else None
+
+
+def _acceptance(ok: list[SampleRecord]) -> dict[str, Any]:
+    counted = [record for record in ok if num_rounds(record)]
+    if not counted:
         return {}
-    accepted = [r.num_accepted for r in rounds]
-    histogram = np.bincount(accepted)
-    assert histogram.sum() == len(rounds)
-    lengths = [length for record in ok if (length := acceptance_length(record)) is not None]
-    sound = [r for record in ok if not record.flags.get("repetition") for r in record.rounds]
-    nodes = sum(r.num_nodes for r in rounds)
-    deepest = max(len(histogram) - 1, 1 if nodes else 0)
-    per_position = [float(histogram[i:].sum() / len(rounds)) for i in range(1, deepest + 1)]
-    return {
-        "acceptance_length/pooled": sum(r.num_emitted for r in rounds) / len(rounds),
+    total = sum(num_rounds(record) or 0 for record in counted)
+    lengths = [length for record in counted if (length := acceptance_length(record)) is not None]
+    found: dict[str, Any] = {
+        "acceptance_length/pooled": sum(num_emitted(record) for record in counted) / total,
         "acceptance_length/sample_mean": sum(lengths) / len(lengths),
-        "acceptance_length/without_repetition": sum(r.num_emitted for r in sound) / len(sound) if sound else None,
-        "acceptance/mean_accepted": sum(accepted) / len(rounds),
+        "acceptance_length/without_repetition": _pooled([r for r in counted if not r.flags.get("repetition")]),
+    }
+    nodes = _num_nodes(counted)
+    if nodes is not None:
+        found["acceptance/nodes_per_round"] = nodes / total
+    histograms = [shown for record in counted if (shown := accepted_histogram(record)) is not None]
+    if len(histograms) < len(counted):
+        return found
+    histogram = np.zeros(max(map(len, histograms)), np.int64)
+    for shown in histograms:
+        histogram[: len(shown)] += shown
+    histogram = histogram[: int(np.flatnonzero(histogram).max()) + 1]
+    assert histogram.sum() == total
+    accepted = int(histogram @ np.arange(len(histogram)))
+    deepest = max(len(histogram) - 1, 1 if nodes else 0)
+    per_position = [float(histogram[i:].sum() / total) for i in range(1, deepest + 1)]
+    return {
+        **found,
+        "acceptance/mean_accepted": accepted / total,
         "acceptance/per_position": per_position or None,
         "acceptance/histogram": [int(count) for count in histogram],
-        "acceptance/draft_rate": sum(accepted) / nodes if nodes else None,
-        "acceptance/nodes_per_round": nodes / len(rounds),
+        "acceptance/draft_rate": accepted / nodes if nodes else None,
     }
+
+
+def _num_nodes(counted: list[SampleRecord]) -> int | None:
+    """Draft nodes of all rounds; None where one of the servers asked does not count them."""
+    nodes = [r.totals.num_nodes if r.totals else sum(x.num_nodes for x in r.rounds) for r in counted]
+    return None if None in nodes else sum(n for n in nodes if n is not None)
 
 
 def _by_context(rounds: list[Round]) -> dict[str, Any]:
@@ -117,15 +161,6 @@ def _by_context(rounds: list[Round]) -> dict[str, Any]:
         found[f"acceptance_length/context/{low}-{high}"] = sum(r.num_emitted for r in bucket) / len(bucket)
         found[f"rounds/context/{low}-{high}"] = len(bucket)
     return found
-
-
-def context_buckets(rounds: list[Round]) -> dict[tuple[int, int], list[Round]]:
-    """Rounds by context length, in octaves from 0-127, 128-255, 256-511 on; both ends belong to the bucket."""
-    buckets: dict[tuple[int, int], list[Round]] = defaultdict(list)
-    for r in rounds:
-        octave = max(r.context_length, 1).bit_length() - 1
-        buckets[(0, 127) if octave < 7 else (1 << octave, (2 << octave) - 1)].append(r)
-    return dict(sorted(buckets.items()))
 
 
 def _expected(rounds: list[Round]) -> dict[str, Any]:
@@ -202,40 +237,10 @@ def _target_logprob(records: list[SampleRecord]) -> dict[str, Any]:
 
 def _rates(records: list[SampleRecord], ok: list[SampleRecord]) -> dict[str, Any]:
     found: dict[str, Any] = {"rate/error": sum(r.status == "error" for r in records) / len(records)} if records else {}
+    cached = [(r.cached_tokens, r.prompt_tokens) for r in ok if r.cached_tokens is not None]
+    if sum(prompt for _, prompt in cached):
+        found["rate/prompt_cached"] = sum(hit for hit, _ in cached) / sum(prompt for _, prompt in cached)
     for flag in FLAGS:
         seen = [r.flags[flag] for r in ok if flag in r.flags]
         found[f"rate/{flag}"] = sum(seen) / len(seen) if seen else None
     return found
-
-
-def _warnings(found: dict[str, Any], rounds: list[Round], manifest: RunManifest) -> list[str]:
-    warnings = []
-    if found.get("throughput/n_samples") == 0:
-        warnings.append("every timed sample fell into a loop: there is no speed figure without repetition")
-    if found.get("rate/grader_error"):
-        warnings.append(
-            f"{found['rate/grader_error']:.1%} of the answers could not be graded (score_detail says why): they are "
-            "unscored, and `python -m harness.rescore RUN` grades them without decoding"
-        )
-    mode = manifest.asked.get("speculative", {}).get("name")
-    if rounds and not any(r.num_nodes for r in rounds) and mode not in (None, "autoregressive"):
-        warnings.append(f"mode {mode} drafted nothing in {len(rounds)} rounds: no drafter was at work")
-    elif any(r.num_nodes for r in rounds) and not any(r.num_accepted for r in rounds):
-        warnings.append(
-            f"zero acceptance: no draft was accepted in {len(rounds)} rounds, drafter and target do not fit"
-        )
-    z = found.get("acceptance/expected_z")
-    if z is not None and abs(z) > Z_ALARM:
-        warnings.append(
-            f"measured acceptance is {z:+.1f} standard deviations from the expected: is the verifier exact?"
-        )
-    shorter: list[Round] = []
-    for (low, high), bucket in context_buckets(rounds).items():
-        if min(len(bucket), len(shorter)) >= MIN_BUCKET_ROUNDS:
-            here, before = (sum(r.num_accepted for r in some) / len(some) for some in (bucket, shorter))
-            if here < CLIFF * before:
-                warnings.append(
-                    f"acceptance falls at context {low}-{high}: {here:.2f} accepted drafts a round, {before:.2f} before"
-                )
-        shorter = shorter + bucket
-    return warnings

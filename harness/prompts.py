@@ -42,6 +42,10 @@ class Prompter:
             ids = [self.bos, *ids]
         return ids
 
+    def fingerprint(self, messages: list[dict[str, str]], ids: list[int]) -> str:
+        """Hash of the rendered prompt's token ids."""
+        return _sha256(json.dumps(ids))
+
     def text(self, ids: list[int]) -> str:
         """The answer as a person reads it: special tokens, the stop id among them, left out."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -75,13 +79,48 @@ def _expected_bos(tokenizer: Any) -> int | None:
     return ids[0] if ids and ids[0] == tokenizer.bos_token_id else None
 
 
-def stop_ids(path: Path) -> list[int]:
-    """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted."""
-    return [stop["id"] for stop in stops(path)]
+class ServedPrompter:
+    """Stands in where a server applies the chat template: there are no prompt ids here, and no text without them."""
+
+    def __init__(self, template_kwargs: dict[str, Any]):
+        self.template_kwargs = template_kwargs
+        self.resolved = {"chat_template_sha256": None, "chat_template_kwargs": template_kwargs, "by": "server"}
+
+    def ids(self, messages: list[dict[str, str]]) -> list[int]:
+        return []
+
+    def fingerprint(self, messages: list[dict[str, str]], ids: list[int]) -> str:
+        """In place of a hash of ids: equal messages and arguments, equal hash."""
+        return _sha256(json.dumps([messages, self.template_kwargs], sort_keys=True))
+
+    def text(self, ids: list[int]) -> str:
+        raise ValueError("the server that tokenizes must also send the text")
+
+    def graded(self, output_text: str) -> str:
+        return output_text
+
+
+def stop_ids(path: Path, tokenizer: bool = True) -> list[int]:
+    """Every id that ends an answer: those of generation_config.json, config.json and the tokenizer, sorted.
+
+    tokenizer: False where it is Python code of the checkpoint, which the harness does not run.
+    """
+    return [stop["id"] for stop in stops(path)] if tokenizer else sorted(_named_stops(path))
 
 
 def stops(path: Path) -> list[dict[str, Any]]:
     """The ids that end an answer, sorted, each with its text and the files that name it."""
+    from transformers import AutoTokenizer
+
+    found, tokenizer = _named_stops(path), AutoTokenizer.from_pretrained(path)
+    if tokenizer.eos_token_id is not None:
+        found.setdefault(tokenizer.eos_token_id, []).append("tokenizer")
+    texts = {token: tokenizer.convert_ids_to_tokens(token) for token in found}
+    return [{"id": token, "text": texts[token], "from": found[token]} for token in sorted(found)]
+
+
+def _named_stops(path: Path) -> dict[int, list[str]]:
+    """The ids in the checkpoint's own files, and which name them."""
     found: dict[int, list[str]] = {}
     for name in ("generation_config.json", "config.json"):
         config = read_json(path / name)
@@ -89,22 +128,12 @@ def stops(path: Path) -> list[dict[str, Any]]:
             for token in eos if isinstance(eos, list) else [] if eos is None else [eos]:
                 if name not in found.setdefault(token, []):
                     found[token].append(name)
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    if tokenizer.eos_token_id is not None:
-        found.setdefault(tokenizer.eos_token_id, []).append("tokenizer")
-    texts = {token: tokenizer.convert_ids_to_tokens(token) for token in found}
-    return [{"id": token, "text": texts[token], "from": found[token]} for token in sorted(found)]
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one when the file is not there."""
     return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def prompt_sha256(ids: list[int]) -> str:
-    return _sha256(json.dumps(ids))
 
 
 def _sha256(text: str) -> str:

@@ -12,37 +12,10 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.rounds import Round, Totals, TreeTrace
+
 SCHEMA = 2  # 2: turn, grader, graded_at, earlier_scores; a file of schema 1 reads as one without them
 UNGRADED = "ungraded.jsonl"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """One target forward. Drafts are counted without the root; the bonus token is counted in `num_emitted` only."""
-
-    num_accepted: int  # drafts the verifier accepted, before any stop or cap cut them
-    num_emitted: int  # tokens that reached the output, bonus included, after the cut
-    num_nodes: int  # draft nodes in the tree, root not counted
-    context_length: int  # committed tokens before the round, root not counted
-    expected_accepted: float | None = None  # sum over draft nodes of the target's probability of the path
-    expected_variance: float | None = None  # variance of the number of accepted drafts under the target
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeTrace:
-    """The tree of one round of a profiled sample: at most 64 draft nodes, with the accepted path always among them.
-
-    Node 0 is the root, parents stand before children. Where the tree was larger, `Round.num_nodes` says by how much.
-    """
-
-    tokens: list[int]  # token ids, the root's first
-    texts: list[str]  # what each token says on its own; may be empty or broken characters
-    parents: list[int]  # places in `tokens`, -1 for the root
-    scores: list[float]  # the drafter's natural log-probability of the path, 0 for the root
-    probabilities: list[float]  # the target's probability of the token given its parent, 1 for the root
-    path: list[int]  # accepted nodes, root first, before any stop or cap cut them
-    bonus: int  # token id drawn after the path
-    bonus_text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +33,12 @@ class SampleRecord:
     output_text: str = ""
     finish_reason: Literal["stop", "length"] | None = None
     rounds: list[Round] = field(default_factory=list)
+    totals: Totals | None = None  # of a server that does not tell rounds apart; then `rounds` is empty
+    cached_tokens: int | None = None  # prompt tokens whose keys and values a server had from before, where it says so
     ttft_s: float | None = None  # prefill and the first token, which is drawn from it
     decode_s: float | None = None  # every round, prefill excluded; drafting included
-    batch_size: int = 1  # samples that shared the decode time
+    batch_size: int = 1  # samples that shared the decode time, where they began and ended together
+    decode_share_s: float | None = None  # its share of the decode time beside others that came and went
     stage_s: dict[str, float] | None = None  # profile pass only: draft, build, verify, sample, commit
     trees: list[TreeTrace] | None = None  # profile pass only: entry i is the tree of round i, for the first 64 rounds
     score: float | None = None  # None = unscored or failed
@@ -78,9 +54,17 @@ class SampleRecord:
     def key(self) -> tuple[str, int]:
         return self.sample_id, self.repeat
 
+    @property
+    def num_output(self) -> int:
+        """Output tokens, the stop id included; a server may count them without showing their ids."""
+        return self.totals.num_output if self.totals else len(self.output_ids)
+
     def check(self) -> None:
         """The identities of design.md, "Metrics". Raises ValueError naming the sample and the one that fails."""
         if self.status == "error":
+            return
+        if self.totals:
+            self._check_totals(self.totals)
             return
         emitted = sum(r.num_emitted for r in self.rounds)
         if self.output_ids and 1 + emitted != len(self.output_ids):
@@ -96,6 +80,16 @@ class SampleRecord:
                 raise self._broken(f"round {place} emitted {r.num_emitted} of {r.num_accepted} + 1 tokens")
             if not last and r.num_emitted != r.num_accepted + 1:
                 raise self._broken(f"round {place} was cut, but it is not the last")
+
+    def _check_totals(self, totals: Totals) -> None:
+        if self.rounds:
+            raise self._broken("has rounds and totals: totals are for a server that does not tell rounds apart")
+        if self.output_ids and len(self.output_ids) != totals.num_output:
+            raise self._broken(f"totals count {totals.num_output} output tokens, there are {len(self.output_ids)}")
+        try:
+            totals.check()
+        except ValueError as error:
+            raise self._broken(str(error)) from error
 
     def _broken(self, what: str) -> ValueError:
         return ValueError(f"record of {self.task}/{self.sample_id} repeat {self.repeat}: {what}")
@@ -209,6 +203,8 @@ def _whole_lines(path: Path) -> Iterator[SampleRecord]:
         rounds = [_read(Round, r, f"{path}:{number}") for r in values.pop("rounds", [])]
         if values.get("trees") is not None:
             values["trees"] = [_read(TreeTrace, tree, f"{path}:{number}") for tree in values["trees"]]
+        if values.get("totals") is not None:
+            values["totals"] = _read(Totals, values["totals"], f"{path}:{number}")
         yield _read(SampleRecord, {**values, "rounds": rounds}, f"{path}:{number}")
 
 

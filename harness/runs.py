@@ -16,7 +16,7 @@ from harness.records import RunFolder, RunManifest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "datasets", "math-verify", "wandb", "sglang")
 # Where results go and how they are tracked says nothing about them; a larger limit adds samples to the same run.
-NOT_IDENTITY = {"run": ("limit", "output_dir")}
+NOT_IDENTITY = {"run": ("limit", "output_dir"), "engine": ("python", "startup_s", "timeout_s", "api_key_variable")}
 
 _HELD: dict[Path, Any] = {}  # open locks of run folders
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from harness.metrics import decode_seconds, decoded_tokens
 from harness.plan import Plan
 from harness.records import RunFolder, SampleRecord
 from harness.tracking.base import Tracker
@@ -57,9 +58,9 @@ class Live:
         self._show()
 
     def add_sample(self, record: SampleRecord) -> None:
-        if record.decode_s:
-            self.decoded += sum(r.num_emitted for r in record.rounds)
-            self.decode_s += record.decode_s / record.batch_size
+        if seconds := decode_seconds(record):
+            self.decoded += decoded_tokens(record)
+            self.decode_s += seconds
         self.bar.advance(self.task)
         self._show()
 
@@ -97,8 +98,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return summary.get(name) is not None
 
     if has("acceptance_length/pooled"):
-        length, rounds = summary["acceptance_length/pooled"], summary["rounds/total"]
-        yield "acceptance length", f"{length:.3f} tokens a round over {rounds} rounds"
+        over = f" over {summary['rounds/total']} rounds" if has("rounds/total") else ""
+        yield "acceptance length", f"{summary['acceptance_length/pooled']:.3f} tokens a round{over}"
     if has("acceptance/expected_accepted"):
         expected, measured = summary["acceptance/expected_accepted"], summary["acceptance/expected_measured"]
         yield "accepted drafts", f"{measured:.3f} a round, {expected:.3f} expected (profiled samples)"
@@ -127,5 +128,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "rates", "  ".join(rates)
     if has("certificate/status"):
         yield "exactness", CERTIFICATE[summary["certificate/status"]]
+    if has("absent"):
+        yield "not shown by it", ", ".join(name.rstrip("/") for name in summary["absent"])
     if has("memory/peak_bytes"):
         yield "peak memory", f"{summary['memory/peak_bytes'] / 1e9:.2f} GB"

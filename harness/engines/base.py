@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from harness.config import HardwareConfig
-from harness.records import Round, TreeTrace
+from harness.records import Round, Totals, TreeTrace
 from harness.speculative.base import Mode
 
 
@@ -31,14 +31,17 @@ class Setup:
     hardware: HardwareConfig
     sampling: Sampling
     stop_ids: list[int]
+    seed: int = 0
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)  # for a server that applies the template
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     sample_id: str
     repeat: int
-    prompt_ids: list[int]
+    prompt_ids: list[int]  # empty where a server tokenizes `messages`
     stream: int  # key of the request's random stream: a function of (seed, task, sample, repeat) alone
+    messages: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +53,21 @@ class Generation:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: Literal["stop", "length"] | None = None
     rounds: list[Round] = field(default_factory=list)
+    totals: Totals | None = None  # in place of rounds, from a server that does not tell them apart
+    cached_tokens: int | None = None
+    text: str | None = None  # of a server that detokenizes; None = the harness does
+    prompt_tokens: int | None = None  # of a server that tokenizes
     ttft_s: float | None = None
     decode_s: float | None = None
     batch_size: int = 1
+    decode_share_s: float | None = None
     stage_s: dict[str, float] | None = None
     trees: list[TreeTrace] | None = None  # profile pass only; `texts` are filled in by whoever has the tokenizer
 
 
 class Session(Protocol):
+    """A session of a server also has `absent`: name (or prefix) of each metric that it cannot show -> the reason."""
+
     resolved: dict[str, Any]  # what "auto" came to: dtype, attention, threads, device, block size
     measured: dict[str, float]  # what start-up cost, where it is known: seconds
 
@@ -66,7 +76,7 @@ class Session(Protocol):
     ) -> Iterator[Generation]:
         """Generations in the order they finish. `observe(rounds, tokens)` is called as they are added."""
 
-    def peak_memory_bytes(self) -> int: ...
+    def peak_memory_bytes(self) -> int | None: ...
 
     def close(self) -> None: ...
 
@@ -79,7 +89,12 @@ class ScoresOutputs(Protocol):
 
 
 class Engine(Protocol):
-    """Implementations are dataclasses: their fields are the keys that `engine.KEY=...` may set."""
+    """Implementations are dataclasses: their fields are the keys that `engine.KEY=...` may set.
+
+    A client of a server may also have `prompts`, "ids" (the default) or "messages": then the server tokenizes, and
+    nothing here needs the target's tokenizer; `needs_files` and `loads_drafter`, False when the server has files of its own;
+    and `remote_code`, True when the server may run the checkpoint's Python code, which must then be fetched with it.
+    """
 
     owns_device: ClassVar[bool]  # False for the client of a server: its host need not match the hardware profile
 

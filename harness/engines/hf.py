@@ -103,6 +103,12 @@ class HFSession:
                     trees=[TreeTrace(texts=[], **vars(tree)) for tree in result.trees] if profile else None,
                 )
 
+    def target_logprob(self, request: Request, output_ids: list[int]) -> float:
+        """Mean natural log-probability of an output token under the target, at temperature 1 and without filters."""
+        from harness.engines.target_logprob import mean_target_logprob
+
+        return mean_target_logprob(self.target.model, request.prompt_ids, output_ids)
+
     def peak_memory_bytes(self) -> int:
         """Peak of the CUDA allocator, or of the process's resident memory on the CPU."""
         import torch

@@ -6,11 +6,16 @@ from typing import Any
 from harness.records import RunManifest
 
 # What a comparison is about, or what says nothing about the figures.
-FREE_ASKED = ("speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_")
+FREE_ASKED = (
+    "speculative", "tracking", "hydra", "experiment", "run.limit", "run.output_dir", "_target_",
+    # How a server is found: each mode of engine=openai has its own, and no address says what serves there.
+    "engine.base_url", "engine.python", "engine.api_key_variable", "engine.startup_s", "engine.timeout_s",
+)  # fmt: skip
 # Resolved facts that belong to the mode, or say where a file lies, and the commit, because
 # `versions.code` decides; all that begins with "drafter" is free as well.
 FREE_RESOLVED = (
-    "commit", "speculative", "mode", "verifier", "kernel", "tree_budget", "block_size", "nodes_per_round", "path",
+    "commit", "speculative", "mode", "verifier", "seeded_by", "kernel", "tree_budget", "block_size", "nodes_per_round",
+    "path",
 )  # fmt: skip
 ABSENT = "(absent)"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from harness.certificate.scope import certificate_status
 from harness.intervals import score_interval
-from harness.metrics import decode_seconds, decoded_tokens
+from harness.metrics import decode_seconds, decoded_tokens, num_emitted, num_rounds
 from harness.records import RunFolder, RunManifest, SampleRecord
 from harness.report.agreement import Difference, differences
 from harness.report.significance import (
@@ -162,7 +162,7 @@ def _common(runs: list[Run]) -> tuple[list[Key], list[str]]:
 def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) -> Column:
     records = [run.records[key] for key in common]
     column = Column(run, len(common), certificate=certificate_mark(run.folder), rates=_rates(run))
-    if any(r.rounds for r in records):
+    if any(num_rounds(r) for r in records):
         per_sample = _totals(records)
         column.acceptance_length = ratio(
             *zip(*[(emitted, rounds) for emitted, rounds in per_sample if rounds], strict=True)
@@ -187,16 +187,24 @@ def _column(run: Run, baseline: Run | None, common: list[Key], loops: set[Key]) 
         same_prompt = [(own, base) for own, base in pairs if own.prompt_sha256 == base.prompt_sha256]
         column.compared_outputs = len(same_prompt)
         if same_prompt:
-            column.equal_outputs = sum(own.output_ids == base.output_ids for own, base in same_prompt)
+            column.equal_outputs = sum(_same_output(own, base) for own, base in same_prompt)
     return column
+
+
+def _same_output(one: SampleRecord, two: SampleRecord) -> bool:
+    """By token ids; by text where a server shows no ids."""
+    if one.output_ids and two.output_ids:
+        return one.output_ids == two.output_ids
+    return one.output_text == two.output_text
 
 
 def _totals(records: list[SampleRecord]) -> list[tuple[int, int]]:
     """(tokens emitted in rounds, rounds) of each sample, its repeats together."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for record in records:
-        totals[record.sample_id][0] += sum(r.num_emitted for r in record.rounds)
-        totals[record.sample_id][1] += len(record.rounds)
+        if rounds := num_rounds(record):
+            totals[record.sample_id][0] += num_emitted(record)
+            totals[record.sample_id][1] += rounds
     return [(emitted, rounds) for emitted, rounds in totals.values()]
 
 

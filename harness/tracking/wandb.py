@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
-from harness.metrics import sample_scalars
+from harness.metrics import num_emitted, num_rounds, sample_scalars
 from harness.records import RunFolder, RunManifest, SampleRecord
 from harness.tracking.redact import redact
 
@@ -96,8 +96,8 @@ class WandbTracker:
     def log(self, record: SampleRecord) -> None:
         self._records[record.key] = record
         self._logged += 1
-        self._rounds += len(record.rounds)
-        self._emitted += sum(r.num_emitted for r in record.rounds)
+        self._rounds += num_rounds(record) or 0
+        self._emitted += num_emitted(record) if num_rounds(record) else 0
         running = {"running/acceptance_length": self._emitted / self._rounds} if self._rounds else {}
         self._run.log({STEP: self._logged, **sample_scalars(record), **running})
 

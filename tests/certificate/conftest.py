@@ -39,9 +39,10 @@ def certify(tiny_pair, prompts, tmp_path, monkeypatch) -> Callable[..., Taken]:
     def run(*overrides: str) -> Taken:
         from harness.certify import main
 
+        dtype = [] if "engine=openai" in overrides else ["engine.dtype=float32"]
         words = [
             f"model.target={tiny_pair['target']}", f"model.drafter={tiny_pair['drafter']}", "task=jsonl",
-            f"task.path={prompts}", "tracking=none", "engine.dtype=float32", "sampling.max_new_tokens=24",
+            f"task.path={prompts}", "tracking=none", *dtype, "sampling.max_new_tokens=24",
             f"run.output_dir={tmp_path / 'outputs'}", *SMALL, *overrides,
         ]  # fmt: skip
         out = io.StringIO()

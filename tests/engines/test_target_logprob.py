@@ -25,15 +25,9 @@ def test_against_one_token_at_a_time(tiny_pair: dict[str, Path]) -> None:
             mean_target_logprob(model, *empty)
 
 
-def test_it_goes_through_the_pipeline(harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.engines.hf import HFSession
-    from harness.engines.target_logprob import mean_target_logprob
+def test_it_goes_through_the_pipeline(harness) -> None:
     from harness.records import RunFolder
 
-    def target_logprob(self, request, output_ids):
-        return mean_target_logprob(self.target.model, request.prompt_ids, output_ids)
-
-    monkeypatch.setattr(HFSession, "target_logprob", target_logprob, raising=False)
     harness("run.limit=3", "run.profile=2")
     [folder] = harness.outputs.iterdir()
     run = RunFolder(folder)
