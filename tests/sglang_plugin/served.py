@@ -17,6 +17,7 @@ OPTIONS = [
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--dtype", "float32"),
     *("--disable-overlap-schedule", "--max-total-tokens", "65536", "--max-running-requests", "32"),
     *("--context-length", "512", "--mem-fraction-static", "0.3", "--skip-server-warmup", "--random-seed", "7"),
+    "--sleep-on-idle",  # an idle scheduler spins otherwise, and these tests keep several
 ]
 
 
