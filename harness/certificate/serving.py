@@ -63,9 +63,10 @@ def redraw_with(verify: Verifier) -> Verifier:
 
 
 def repeated(tree: DraftTree, times: int) -> DraftTree:
-    """The tree of one request, `times` times, without a copy."""
-    names = [f.name for f in fields(tree) if f.name != "depth_limit"]
-    return replace(tree, **{n: getattr(tree, n).expand(times, *getattr(tree, n).shape[1:]) for n in names})
+    """The tree of one request, `times` times, without a copy; what was derived from it is derived again."""
+    names = [f.name for f in fields(tree) if f.name.endswith(("_BN", "_B"))]
+    copies = {name: getattr(tree, name).expand(times, *getattr(tree, name).shape[1:]) for name in names}
+    return replace(tree, **copies, ancestors_BNN=None, layout=None)
 
 
 def first_request(sampling: SamplingBatch) -> SamplingBatch:
