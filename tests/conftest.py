@@ -14,7 +14,7 @@ import pytest
 # Two test processes on two cores: more threads would wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import tests.interpreter  # noqa: E402, F401  # before any test imports a kernel
+import tests.interpreter  # noqa: F401  # before any test imports a kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 300
