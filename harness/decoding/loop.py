@@ -72,6 +72,9 @@ class Runner(Protocol):
     def read(self) -> list[list[int]]:
         """The report of the oldest round that was launched and not yet read."""
 
+    def end(self) -> None:
+        """The batch has ended: leave nothing under way."""
+
 
 class Stepwise:
     """One round at a time, each stage inside `stage(name)`."""
@@ -92,6 +95,9 @@ class Stepwise:
 
     def read(self) -> list[list[int]]:
         return self.round.state.report_BX.tolist()
+
+    def end(self) -> None:
+        pass
 
 
 @torch.inference_mode()
@@ -183,6 +189,7 @@ def decode(
             if row[STOPPED] or len(result.output_ids) >= max_new_tokens:
                 result.finish_reason = "stop" if row[STOPPED] else "length"
             observe(1, num)
+    runner.end()
     return results
 
 

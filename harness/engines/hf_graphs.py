@@ -48,7 +48,6 @@ class GraphRunner:
             self._round, self._held = round, caches
             self._graphs.clear()
             self._prepare(round.state.report_BX)
-        self._drain()  # what the last batch left under way belongs to no clock
         self._launched = self._read = 0
         assert self._round is not None
         return self._round
@@ -60,6 +59,7 @@ class GraphRunner:
         self._send(round.state.report_BX, self._launched % 2)
         self._launched += 1
 
+    @torch.inference_mode()
     def capture_all(self) -> None:
         """Capture for every context there is room for, now, so that no timed round has to."""
         for bound in self._bounds():
@@ -86,6 +86,10 @@ class GraphRunner:
         side = self._read % 2
         self._read += 1
         return self._receive(side)
+
+    def end(self) -> None:
+        """Wait for the round that was under way when the last sample ended: it belongs to no clock."""
+        self._drain()
 
     def _capture(self, round: Round, longest: int) -> Callable[[], None]:
         """Run the round once, so that kernels are compiled and tables made; undo it; record it."""
