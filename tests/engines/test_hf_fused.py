@@ -259,7 +259,7 @@ def test_a_session_decodes_the_same_with_graphs(tiny_checkpoint, tmp_path, monke
 
     path = tiny_checkpoint("llama")
     real_drafter(open_target("plain", path), tmp_path)
-    monkeypatch.setattr(hf_graphs, "SMALLEST_BOUND", 8)  # several bounds, so that one is captured outside a decode
+    monkeypatch.setattr(hf_graphs, "SMALLEST_BOUND", 2)  # several bounds, so that one is captured outside a decode
     if DEVICE == "cpu":
         monkeypatch.setattr(hf_models, "_obstacle", lambda *_: None)
         for name in ("GraphRunner", "StagedRunner"):
