@@ -76,7 +76,7 @@ class DraftTree:
 
 def root_only(root_B: Tensor) -> DraftTree:
     """The tree of autoregressive decoding. root_B: int64 [B], the last committed tokens."""
-    token_BN = root_B[:, None].to(torch.int64)
+    token_BN = root_B[:, None].to(torch.int64, copy=True)  # the round moves its root on in place
     zero_BN = torch.zeros_like(token_BN)
     return DraftTree(token_BN, zero_BN - 1, zero_BN, zero_BN.float(), zero_BN[:, 0] + 1, depth_limit=0)
 

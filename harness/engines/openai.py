@@ -25,6 +25,8 @@ ABSENT = {
     "rounds/": "the server's API counts no rounds",
     "stage/": "the server's API has no stage times",
     "memory/": "the server's memory is not this process's",
+    "quality/target_logprob": "the server is asked for tokens, not for their probabilities",
+    "quality/n_target_logprob": "the server is asked for tokens, not for their probabilities",
 }
 
 

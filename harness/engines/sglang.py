@@ -18,6 +18,8 @@ WARM_UP_TOKENS = 8
 ABSENT = {
     "stage/": "the server does not time the stages of a round",
     "acceptance/expected": "the server does not show its trees and their probabilities",
+    "quality/target_logprob": "the server is asked for tokens, not for their probabilities",
+    "quality/n_target_logprob": "the server is asked for tokens, not for their probabilities",
 }
 
 

@@ -271,6 +271,7 @@ def test_a_checkpoints_code_is_fetched_only_for_a_server_that_may_run_it(trusted
         raise ValueError("stop here")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr("harness.hub._hub_answers", lambda: True)
     config = compose(["engine=sglang", "model=kimi_k26", f"engine.trust_remote_code={str(trusted).lower()}",
                       "speculative=autoregressive", "task=jsonl", f"task.path={__file__}"])  # fmt: skip
     with pytest.raises(ValueError, match="stop here"):
