@@ -67,7 +67,8 @@ def test_chat_records_what_the_api_shows_and_lists_the_rest(ask):
         assert record.totals.num_rounds is None
         assert "repetition" not in record.flags
     assert not [name for name in summary if name.startswith(("acceptance", "rounds", "stage", "memory"))]
-    assert set(summary["absent"]) == {"acceptance", "rounds/", "stage/", "memory/"}
+    logprob = {"quality/target_logprob", "quality/n_target_logprob"}
+    assert set(summary["absent"]) == {"acceptance", "rounds/", "stage/", "memory/"} | logprob
     assert summary["tokens/output"] == 12
     assert summary["latency/ttft_s_p50"] > 0
     assert "the server counts no rounds" in done.stdout.replace("\n", " ")
