@@ -46,6 +46,7 @@ def servers() -> list[int]:
 
 def test_ddtree_at_temperature_one_logs_what_the_hf_engine_logs_and_says_the_same(harness):
     """With coupled noise the real server gives the very tokens of engine=hf, in batches of three and one."""
+    before = servers_of(os.getpid())  # those of other tests' fixtures in this process
     served = harness(*SERVED, COUPLED, "engine.concurrency=3")
     harness("engine=hf", *SERVED[3:], COUPLED)
     run, other = runs(harness)["sglang"], runs(harness)["hf"]
@@ -71,7 +72,7 @@ def test_ddtree_at_temperature_one_logs_what_the_hf_engine_logs_and_says_the_sam
     engine = run.manifest().resolved["engine"]
     assert (engine["dtype"], engine["attention"], engine["graph_mode"]) == ("float32", "torch_native", "none")
     assert engine["server_versions"]["sglang"] == "0.5.17"
-    assert servers_of(os.getpid()) == []
+    assert set(servers_of(os.getpid())) <= set(before)
 
 
 def context_names(summary) -> set[str]:
