@@ -182,7 +182,7 @@ _FLAGS = [field.name for field in fields(SamplingBatch) if not field.name.endswi
 
 
 def _caches(round: Round) -> list[Any]:
-    return [round.target.cache] + ([round.drafter_state.cache] if round.drafter else [])  # type: ignore[attr-defined]
+    return [round.target.cache] + ([round.drafter_state.cache] if round.drafter else [])  # type: ignore[attr-defined]  # only targets that keep one are captured
 
 
 def _serves(kept: Round, new: Round) -> bool:

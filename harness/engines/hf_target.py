@@ -49,7 +49,7 @@ class HFTarget:
         refuse_unsupported(config)
         implementation = resolve_attention(attention, config)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=implementation)
-        return cls(model.eval().to(device), feature_layers=feature_layers)  # type: ignore[arg-type]
+        return cls(model.eval().to(device), feature_layers=feature_layers)  # type: ignore[arg-type]  # `to` is decorated
 
     @property
     def embedding(self) -> torch.nn.Module:

@@ -53,7 +53,7 @@ class SamplingRows:
             self._put(self._prompt_len[:count], torch.tensor([len(req.origin_input_ids) for req in reqs]))
             views = {name: self._buffers[name][:count] for name in FIELDS}
             plain = not (host.any_top_k or host.any_top_p or host.any_min_p)
-            self._rows = Rows(replace(host, **views), self._prompt_len[:count], plain)  # type: ignore[arg-type]
+            self._rows = Rows(replace(host, **views), self._prompt_len[:count], plain)  # type: ignore[arg-type]  # tensors by name
             self._reqs = list(reqs)
         return self._rows
 
@@ -61,7 +61,7 @@ class SamplingRows:
         """The first `count` rows for a graph: temperatures mixed with greedy, no filter."""
         views = {name: self._buffers[name][:count] for name in FIELDS}
         flags = dict(any_top_k=False, any_top_p=False, any_min_p=False, any_greedy=True, all_greedy=False)
-        return Rows(SamplingBatch(**views, **flags, top_k_bound=0), self._prompt_len[:count], True)  # type: ignore[arg-type]
+        return Rows(SamplingBatch(**views, **flags, top_k_bound=0), self._prompt_len[:count], True)  # type: ignore[arg-type]  # tensors by name
 
     def stream_of(self, req: Any) -> int:
         given = req.sampling_params.sampling_seed
