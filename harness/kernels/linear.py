@@ -96,8 +96,8 @@ def _linear(
     scale = 1.0
     if HAS_NORM:
         whole = tl.arange(0, WHOLE_K)
-        x = tl.load(x_ptr + whole, mask=whole < num_inputs, other=0.0).to(tl.float32)
-        scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / num_inputs + eps)
+        row = tl.load(x_ptr + whole, mask=whole < num_inputs, other=0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / num_inputs + eps)
     out = tl.zeros([BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_N], tl.float32)
     for start in range(0, num_inputs, BLOCK_K):
