@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.check_values import Foreign, decode, encode
-from tasks.mbpp import only_values
 from tasks.sandbox import GraderError, Outcome, Sandbox, source_of
 from tasks.sandbox_levels import levels
 
@@ -226,18 +225,3 @@ def test_the_runners_are_programs_of_their_own() -> None:
         text = source_of("check_values.py") + source_of(f"{name}.py").replace('== "__main__"', '== "no"')
         done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("tests", "plain"),
-    [
-        ("assert f(1) == 2", True),
-        ("import math\nassert math.isclose(f(1), 2)", True),
-        ("assert sorted(f([1], key='a')) == list(range(3))", True),
-        ("assert f([Pair(1, 2)]) == 3", False),
-        ("assert f(lambda x: x) == 3", False),
-        ("assert list(map(f, [1])) == [3]", False),
-    ],
-)
-def test_when_a_test_can_run_apart(tests: str, plain: bool) -> None:
-    assert only_values(tests, "f") == plain
