@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from tasks.base import Sample, Score
 from tasks.livecodebench_grade import grade
 from tasks.programs import extract_script
 from tasks.rows import Row, parse_json, read_rows, text_fields, unique_ids
-from tasks.sandbox import default_sandbox
+from tasks.runs_programs import RunsPrograms
 
 STARTER = "Complete this code. Answer with the whole code in one ```python block and nothing else."
 WHOLE = (
@@ -44,12 +44,11 @@ MAX_TEST_BYTES = 1 << 28  # unpacked tests of one problem; the largest of the se
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveCodeBench:
-    """`timeout_s` of wall time for each test, `total_s` for all tests of an answer; `memory_mb` (2**20 bytes)."""
+class LiveCodeBench(RunsPrograms):
+    """`timeout_s` of wall time for each test, `total_s` for all tests of an answer; other keys in `RunsPrograms`."""
 
     timeout_s: Annotated[float, Gt(0)] = 6.0
     total_s: Annotated[float, Gt(0)] = 60.0
-    memory_mb: Annotated[int, Ge(64)] = 1024
 
     version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "pass@1"
@@ -72,7 +71,7 @@ class LiveCodeBench:
             tests = [*problem["public"], *unpack(problem["private"])]
         except ValueError as error:
             return Score(value=None, detail={"answer": answer.how, "reason": f"unscored: private tests: {error}"})
-        sandbox = default_sandbox()
+        sandbox = self.sandbox()
         limits: dict[str, Any] = {"timeout_s": self.timeout_s, "total_s": self.total_s, "memory_mb": self.memory_mb}
         outcome = grade(sandbox, answer.text, tests, problem["function"], **limits)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}

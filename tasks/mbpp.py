@@ -22,22 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from tasks.base import Sample, Score
 from tasks.programs import extract_script
 from tasks.rows import Row, integer_field, read_rows, text_fields, text_list, unique_ids
-from tasks.sandbox import default_sandbox
+from tasks.runs_programs import RunsPrograms
 
 INSTRUCTION = "Your code must pass these tests. Answer with the code in one ```python block and nothing else."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mbpp:
-    """`timeout_s` of wall time and `memory_mb` (2**20 bytes) for each program."""
+class Mbpp(RunsPrograms):
+    """`timeout_s` of wall time for each program; other keys in `RunsPrograms`."""
 
     timeout_s: Annotated[float, Gt(0)] = 3.0
-    memory_mb: Annotated[int, Ge(64)] = 1024
 
     version: ClassVar[int] = 1
     metric: ClassVar[str | None] = "pass@1"
@@ -63,7 +62,7 @@ class Mbpp:
         answer = extract_script(completion, problem["entry_point"])
         if answer.text is None:
             return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
-        sandbox = default_sandbox()
+        sandbox = self.sandbox()
         limits: dict[str, Any] = {"timeout_s": self.timeout_s, "memory_mb": self.memory_mb}
         outcome = sandbox.run_checked(answer.text, problem["tests"], [problem["entry_point"]], **limits)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
