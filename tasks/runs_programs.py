@@ -18,8 +18,8 @@ ADVICE = (
 class RunsPrograms:
     """`memory_mb` (2**20 bytes) of address space for each process of a program.
 
-    `allow_weak_sandbox`: where root has neither namespaces nor another user for a program, it could end or read every
-    process of the host, so nothing is run there unless this is true.
+    `allow_weak_sandbox`: where root has neither namespaces nor another user for a program, it could end every process of
+    root and read or change root's files, so nothing is run there unless this is true.
     """
 
     memory_mb: Annotated[int, Ge(64)] = 1024

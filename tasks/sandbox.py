@@ -1,6 +1,6 @@
-"""Runs untrusted Python and says whether it ran to its end.
+"""Runs untrusted Python: a script, or functions that a trusted check calls from a process of its own.
 
-Three layers, strongest first; `Sandbox()` probes which of them this host allows, once, by running a program in it:
+Three layers, strongest first; `Sandbox()` probes which of them this host allows, once, by running a script in it:
 
 1. namespaces: `unshare` gives own mounts, processes, network (none) and IPC; `jail.py` makes a private read-only root
    and, where we are root, an unprivileged user; when its first process ends, the kernel kills all others.
@@ -8,8 +8,7 @@ Three layers, strongest first; `Sandbox()` probes which of them this host allows
 3. a fallback where `unshare` is refused or missing: resource limits, a temporary folder and a supervisor that kills
    all descendants. `Sandbox.isolation` says what it lacks, and scores record that.
 
-Not covered: faults of the kernel, and a program that attacks the check from inside the same interpreter with means
-other than those `jail_runner.py` closes (a value whose `==` is always true passes any assertion).
+In all of them a program shares its process with nothing that decides whether it passes. Not covered: faults of the kernel.
 """
 
 import json
@@ -36,7 +35,7 @@ class GraderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`passed` only when the source ran to its end. `seconds` of wall time, start-up excluded."""
+    """`passed`: the check ran to its end. `seconds` of wall time, start-up excluded."""
 
     passed: bool
     reason: str
@@ -67,7 +66,7 @@ class Sandbox:
                 continue
             self.level = candidate
             try:
-                outcome = self.run_program("import math", timeout_s=10.0)
+                outcome = self.run_script("import math", timeout_s=10.0)
             except GraderError as error:
                 failures.append(f"{candidate.name}: {error}")
                 continue
@@ -80,18 +79,6 @@ class Sandbox:
     def isolation(self) -> dict[str, str | list[str]]:
         """JSON-able: the level's name, what it `holds` and what it `lacks`."""
         return {"level": self.level.name, "holds": list(self.level.holds), "lacks": list(self.level.lacks)}
-
-    def run_program(
-        self, source: str, *, timeout_s: float, memory_mb: int = 1024, max_output_bytes: int = 1 << 20
-    ) -> Outcome:
-        """Run `source` as `__main__` and wait for its end, at most `timeout_s` of wall time after its start.
-
-        `memory_mb` (2**20 bytes) limits the address space of each of at most 8 processes. What it prints is read and
-        dropped; more than `max_output_bytes` ends it. Never raises for what the program does. Raises GraderError when the
-        sandbox does not start, twice.
-        """
-        limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
-        return self._graded([source], "jail_runner.py", limits)
 
     def run_checked(
         self,
@@ -111,17 +98,32 @@ class Sandbox:
         change the check: objects that equal everything, replaced built-ins and searches for the pass mark gain nothing.
         `check` must be trusted; it finds `data` (JSON-able) under that name, and a call that takes longer than `call_s` of
         wall time ends it. Arguments are copies: a change that a function makes to them stays in its process.
+
+        `timeout_s` of wall time after the start; `memory_mb` (2**20 bytes) limits the address space of each of at most 8
+        processes. What `program` prints is dropped; more than `max_output_bytes` ends it. Never raises for what it does.
+        Raises GraderError when the sandbox does not start, twice.
         """
         limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
-        return self._graded([program, check, names, data, call_s], "serve_runner.py", limits)
+        mark = secrets.token_hex(32)
+        content = json.dumps([mark, program, check, names, data, call_s])
+        ending = self._run("serve_runner.py", content.encode(), None, limits)
+        passed = ending.broken is None and ending.report == b"S" + mark.encode() and ending.code == 0
+        reason = "passed" if passed else ending.broken or explain(ending, mark.encode())
+        return Outcome(passed=passed, reason=reason, seconds=ending.seconds)
 
     def run_script(
-        self, program: str, stdin: bytes, *, timeout_s: float, memory_mb: int = 1024, max_output_bytes: int = 8 << 20
+        self,
+        program: str,
+        stdin: bytes = b"",
+        *,
+        timeout_s: float,
+        memory_mb: int = 1024,
+        max_output_bytes: int = 8 << 20,
     ) -> ScriptOutcome:
         """Run `program` as a script of its own with `stdin` as a file on its standard input; returns what it printed.
 
         It sees these two things and nothing else, so a comparison of `output` with an expected one is out of its reach.
-        Limits and errors as of `run_program`; what it prints on standard error counts among `max_output_bytes` too.
+        Limits and errors as of `run_checked`; what it prints on standard error counts among `max_output_bytes` too.
         """
         limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
         ending = self._run("script_runner.py", stdin, program.encode("utf-8", "surrogatepass"), limits)
@@ -130,14 +132,6 @@ class Sandbox:
         if reason is None:
             reason = (ending.last_error() if ending.code == 1 else "") or explain_code(ending.code)
         return ScriptOutcome(passed=passed, reason=reason, seconds=ending.seconds, output=ending.output)
-
-    def _graded(self, content: list[Any], runner: str, limits: Limits) -> Outcome:
-        """A run that passes by reporting its random mark."""
-        mark = secrets.token_hex(32)
-        ending = self._run(runner, json.dumps([mark, *content]).encode(), None, limits)
-        passed = ending.broken is None and ending.report == b"S" + mark.encode() and ending.code == 0
-        reason = "passed" if passed else ending.broken or explain(ending, mark.encode())
-        return Outcome(passed=passed, reason=reason, seconds=ending.seconds)
 
     def _run(self, runner: str, stdin: bytes, source: bytes | None, limits: Limits) -> Ending:
         try:
@@ -228,8 +222,3 @@ def source_of(name: str) -> str:
 @cache
 def default_sandbox(allow_weak: bool = False) -> Sandbox:
     return Sandbox(allow_weak=allow_weak)
-
-
-def run_program(source: str, *, timeout_s: float, memory_mb: int = 1024) -> Outcome:
-    """`Sandbox.run_program` of the strongest sandbox of this host, probed at the first call."""
-    return default_sandbox().run_program(source, timeout_s=timeout_s, memory_mb=memory_mb)

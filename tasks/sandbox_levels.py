@@ -8,7 +8,7 @@ NAMESPACED = ["own process namespace: all end together", "no network", "private 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """`is_weak`: a program has all rights of root over the processes and files of the host."""
+    """`is_weak`: a program may signal the processes of root and use its files, though it has no capabilities."""
 
     name: str
     unshare: tuple[str, ...]  # empty: no namespaces

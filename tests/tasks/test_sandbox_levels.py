@@ -43,7 +43,7 @@ def test_a_refused_unshare_falls_back() -> None:
     sandbox = Sandbox(allow_weak=True)
     assert not sandbox.level.unshare
     assert "no network" in sandbox.isolation["lacks"]
-    assert sandbox.run_program("assert True", timeout_s=5.0).passed
+    assert sandbox.run_script("assert True", timeout_s=5.0).passed
     with pytest.raises(RuntimeError, match="Operation not permitted"):
         Sandbox(level=levels(os.geteuid() == 0)[0].name)
 
