@@ -24,7 +24,7 @@ from harness.plan import Plan, make_plan
 from harness.records import RunFolder, RunManifest, SampleRecord, TreeTrace
 from harness.runs import now, open_run
 from harness.tracking.base import Tracker
-from tasks.base import Task
+from tasks.base import ChecksHost, Task
 from tasks.reasoning import strip_reasoning
 
 EXIT_STATUS = {"finished": 0, "failed": 1, "interrupted": 130}
@@ -34,6 +34,8 @@ def evaluate(config: EvalConfig, console: Console) -> int:
     """Run one cell to its end. Returns the exit status: 0, 1 when a sample failed, 130 when interrupted."""
     engine: Engine = build(config.engine, "engine")
     task: Task = build(config.task, "task")
+    if isinstance(task, ChecksHost):
+        task.check_host()
     tracker: Tracker = build(config.tracking, "tracking")
     found = hardware.seen(config.hardware)
     if engine.owns_device:

@@ -22,7 +22,7 @@ from harness.records import RunFolder, RunManifest, SampleRecord
 from harness.runs import hold, now
 from harness.sources import fetch
 from harness.tracking.base import Tracker
-from tasks.base import Sample, Task
+from tasks.base import ChecksHost, Sample, Task
 from tasks.reasoning import strip_reasoning, with_opened
 
 USAGE = "usage: python -m harness.rescore RUN ... [task.KEY=VALUE ...]"
@@ -55,6 +55,8 @@ def rescore(run: RunFolder, words: list[str], console: Console) -> int:
         raise ValueError(
             f"{run.path}: task={config.task.name} has no grader. A chat task needs task.judge.url and .model"
         )
+    if isinstance(task, ChecksHost):
+        task.check_host()
     records = {record.key: record for record in (*run.records(), *run.ungraded())}
     answers = samples_of(task, read_samples(task, manifest, config), list(records.values()), manifest)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 TURN = "/turn-"
 
@@ -72,3 +72,11 @@ class Task(Protocol):
     def score(self, sample: Sample, completion: str) -> Score:
         """Grade one completion, of any turn: `sample.messages` holds what was said before. Never raises for what a
         model wrote."""
+
+
+@runtime_checkable
+class ChecksHost(Protocol):
+    """A task that cannot be graded on every host."""
+
+    def check_host(self) -> None:
+        """Raises ValueError, naming the fix, where this host cannot grade it. Called before a model is loaded."""

@@ -9,6 +9,7 @@ import builtins
 import ctypes
 import json
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False  # as `typing` has it; its import would cost more than this program
@@ -16,41 +17,51 @@ if TYPE_CHECKING:
     from tasks.check_values import decode, encode
 
 PR_SET_DUMPABLE = 4  # <sys/prctl.h>
+GONE = "the program called sys.exit before its end, or was ended"
 
 
 def main(report_fd, ask, replies):
     # Under the same user another process could read our memory otherwise.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     with open(0, "rb") as file:
-        mark, program, check, names = json.loads(file.read())
+        mark, program, check, names, data, call_s = json.loads(file.read())
     os.open("/dev/null", os.O_RDONLY)  # becomes descriptor 0
 
-    def exchange(message):
+    def late(*_):
+        raise OutOfTime(f"took more than {call_s} s")
+
+    def exchange(message, limit_s=None):
+        request = json.dumps(message).encode() + b"\n"
         try:
-            ask.write(json.dumps(message).encode() + b"\n")
+            signal.setitimer(signal.ITIMER_REAL, limit_s or 0)
+            ask.write(request)
             ask.flush()
             line = replies.readline()
         except BrokenPipeError:
             line = b""
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if not line:
-            raise EndedEarly
+            raise EndedEarly(GONE)
         reply = json.loads(line)
         if "error" in reply:
-            raise EndedEarly if reply["error"][0] == "SystemExit" else as_error(*reply["error"])
+            raise EndedEarly(GONE) if reply["error"][0] == "SystemExit" else as_error(*reply["error"])
         return decode(reply["value"])
 
     def remote(name):
         def call(*args, **kwargs):
-            return exchange([name, [encode(one) for one in args], {key: encode(one) for key, one in kwargs.items()}])
+            named = {key: encode(one) for key, one in kwargs.items()}
+            return exchange([name, [encode(one) for one in args], named], call_s)
 
         return call
 
+    signal.signal(signal.SIGALRM, late)
     os.write(report_fd, b"S")
     try:
         exchange(program)
         module = type(sys)("__main__")
         sys.modules["__main__"] = module
-        module.__dict__.update({name: remote(name) for name in names})
+        module.__dict__.update({name: remote(name) for name in names}, data=data)
         exec(compile(check, "check", "exec"), module.__dict__)
     except BaseException as error:
         os.write(report_fd, b"E" + describe(error))
@@ -66,6 +77,10 @@ class EndedEarly(BaseException):
     """
 
 
+class OutOfTime(BaseException):
+    """A call took too long; what comes back later would be taken for the reply to another."""
+
+
 def as_error(name, text):
     """What the program raised, where it is a built-in Exception; so a test may expect it."""
     kind = getattr(builtins, str(name), None)
@@ -78,9 +93,8 @@ def as_error(name, text):
 
 
 def describe(error):
-    if isinstance(error, EndedEarly):
-        return b"the program called sys.exit before its end, or was ended"
-    return f"{type(error).__name__}: {error}"[:300].encode("utf-8", "replace")
+    text = f"{error}" if isinstance(error, EndedEarly | OutOfTime) else f"{type(error).__name__}: {error}"
+    return text[:300].encode("utf-8", "replace")
 
 
 if __name__ == "__main__":

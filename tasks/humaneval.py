@@ -17,23 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from tasks.base import Sample, Score
 from tasks.programs import before_definition, extract_program
 from tasks.rows import read_rows, text_fields, unique_ids
-from tasks.sandbox import default_sandbox
+from tasks.runs_programs import RunsPrograms
 
 FIELDS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
 INSTRUCTION = "Complete this Python function. Answer with the whole function in one ```python block and nothing else."
 
 
 @dataclass(frozen=True, kw_only=True)
-class HumanEval:
-    """`timeout_s` of wall time and `memory_mb` (2**20 bytes) for each program."""
+class HumanEval(RunsPrograms):
+    """`timeout_s` of wall time for each program; other keys in `RunsPrograms`."""
 
     timeout_s: Annotated[float, Gt(0)] = 3.0
-    memory_mb: Annotated[int, Ge(64)] = 1024
 
     version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "pass@1"
@@ -57,7 +56,7 @@ class HumanEval:
         answer = extract_program(problem["prompt"], completion, problem["entry_point"])
         if answer.text is None:
             return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
-        sandbox = default_sandbox()
+        sandbox = self.sandbox()
         name = problem["entry_point"]
         check = f"{before_definition(problem['prompt'], name)}\n{problem['test']}\ncheck({name})\n"
         outcome = sandbox.run_checked(answer.text, check, [name], timeout_s=self.timeout_s, memory_mb=self.memory_mb)

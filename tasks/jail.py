@@ -120,7 +120,7 @@ def start_alone(spec: dict[str, Any]) -> int:
     """The graded program in one process; returns its id."""
     child = os.fork()
     if child == 0:
-        become_program(spec, spec["runner"], spec["uid"], [spec["report_fd"]])
+        become_program(spec, spec["runner"], spec["uid"], spec["descriptors"])
     return child
 
 
@@ -131,14 +131,14 @@ def start_with_test(spec: dict[str, Any]) -> int:
     if os.fork() == 0:
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)  # the payload with the mark stood there
-        for descriptor in (null, spec["report_fd"], ask_write, reply_read):
+        for descriptor in (null, *spec["descriptors"], ask_write, reply_read):
             os.close(descriptor)
         become_program(spec, spec["runner"], spec["uid"], [ask_read, reply_write])
     test = os.fork()
     if test == 0:
         os.close(ask_read)
         os.close(reply_write)
-        become_program(spec, spec["test_runner"], spec["test_uid"], [spec["report_fd"], ask_write, reply_read])
+        become_program(spec, spec["test_runner"], spec["test_uid"], [*spec["descriptors"], ask_write, reply_read])
     for descriptor in (ask_read, ask_write, reply_read, reply_write):
         os.close(descriptor)
     return test
@@ -154,7 +154,7 @@ def main(spec: dict[str, Any]) -> int:
         os.chdir(spec["folder"])
         checked(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
     child = start_with_test(spec) if spec["test_runner"] else start_alone(spec)
-    for descriptor in (0, 2, spec["report_fd"]):  # they hold the pass mark and would hide the end of the program
+    for descriptor in (0, 2, *spec["descriptors"]):  # they hold the pass mark and would hide the end of the program
         os.close(descriptor)
 
     def give_up(*_: Any) -> NoReturn:

@@ -1,7 +1,7 @@
 r"""LiveCodeBench, code generation (Jain et al. 2024, arXiv:2403.07974): problems of programming contests. The hub's
 card says "cc" and no more of the licence.
 
-Version 1. Source: the hub's `test6.jsonl`, 134 MB: the 175 problems that release 6 added (January to April 2025). The
+Version 2. Source: the hub's `test6.jsonl`, 134 MB: the 175 problems that release 6 added (January to April 2025). The
 hub's loading script is not run; the file is read as it is. The older problems are in test.jsonl and test2.jsonl to
 test5.jsonl (1,055 in all, 4.5 GB): `task.sources.hub.file=test5.jsonl`. No package holds these rows. A row, shortened:
     {"question_title": "9x9 Sum", "question_content": "Among the 81 integers that appear ...", "platform": "atcoder",
@@ -13,7 +13,8 @@ strings only, so that no data file can run code here.
 
 Asked as one user message: the problem, then its starter code where it has one, else how input and output go. What counts
 as the answer is described in `programs.extract_script`. All public and private tests run in the sandbox, one after the
-other, see `livecodebench_driver.py`; programs have the standard library alone.
+other, see `livecodebench_grade.py`; programs have the standard library alone. Version 1 ran the tests in the answer's own
+interpreter, where an answer could forge a pass.
 """
 
 import base64
@@ -26,12 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from tasks.base import Sample, Score
+from tasks.livecodebench_grade import grade
 from tasks.programs import extract_script
 from tasks.rows import Row, parse_json, read_rows, text_fields, unique_ids
-from tasks.sandbox import default_sandbox
+from tasks.runs_programs import RunsPrograms
 
 STARTER = "Complete this code. Answer with the whole code in one ```python block and nothing else."
 WHOLE = (
@@ -42,14 +44,13 @@ MAX_TEST_BYTES = 1 << 28  # unpacked tests of one problem; the largest of the se
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveCodeBench:
-    """`timeout_s` of wall time for each test, `total_s` for all tests of an answer; `memory_mb` (2**20 bytes)."""
+class LiveCodeBench(RunsPrograms):
+    """`timeout_s` of wall time for each test, `total_s` for all tests of an answer; other keys in `RunsPrograms`."""
 
     timeout_s: Annotated[float, Gt(0)] = 6.0
     total_s: Annotated[float, Gt(0)] = 60.0
-    memory_mb: Annotated[int, Ge(64)] = 1024
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     metric: ClassVar[str | None] = "pass@1"
 
     def load(self, path: Path) -> list[Sample]:
@@ -70,10 +71,9 @@ class LiveCodeBench:
             tests = [*problem["public"], *unpack(problem["private"])]
         except ValueError as error:
             return Score(value=None, detail={"answer": answer.how, "reason": f"unscored: private tests: {error}"})
-        sandbox = default_sandbox()
-        limit_s = min(self.total_s, self.timeout_s * len(tests))
-        source = program(answer.text, tests, problem["function"], self.timeout_s)
-        outcome = sandbox.run_program(source, timeout_s=limit_s, memory_mb=self.memory_mb)
+        sandbox = self.sandbox()
+        limits: dict[str, Any] = {"timeout_s": self.timeout_s, "total_s": self.total_s, "memory_mb": self.memory_mb}
+        outcome = grade(sandbox, answer.text, tests, problem["function"], **limits)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
         return Score(value=float(outcome.passed), detail={**detail, "tests": len(tests), "sandbox": sandbox.isolation})
 
@@ -133,10 +133,3 @@ class OnlyText(pickle.Unpickler):
 
     def persistent_load(self, identity: Any) -> Any:
         raise pickle.UnpicklingError("has persistent ids")
-
-
-def program(answer: str, tests: list[list[str]], function: str | None, limit_s: float) -> str:
-    """The driver with the answer and the tests in it, to be run as one program."""
-    driver = Path(__file__).with_name("livecodebench_driver.py").read_text()
-    given = json.dumps({"answer": answer, "tests": tests, "function": function, "limit_s": limit_s})
-    return f"{driver}\nrun(json.loads({given!r}))\n"

@@ -8,33 +8,35 @@ Version 1. Source: the hub's parquet; no package holds these rows. A row, shorte
 
 Asked as one user message: the problem, then its tests, which alone give the function's name and signature. What counts
 as the answer is described in `programs.extract_script`. `test_imports` and the tests run in one process of the sandbox
-and the program in another (see `Sandbox.run_checked`); both in one where a test uses more of the answer than the plain
-values of its function: a class of its own, or a function as argument. The function's name is the first one that the
-tests call and `code` defines.
+and the program in another (see `Sandbox.run_checked`). The function's name is the first one that the tests call and `code`
+defines. All 257 problems need nothing of the answer but the plain values of that function. Of the 427 of all splits one
+does (596 names `sys`, which is imported for it); of the 974 that are not sanitized three do, by classes of the answer's own
+(367, 601, 927). A row like these is an error: its test would have to run in the answer's interpreter, which an answer can
+rewrite.
 """
 
 import ast
 import builtins
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from tasks.base import Sample, Score
 from tasks.programs import extract_script
 from tasks.rows import Row, integer_field, read_rows, text_fields, text_list, unique_ids
-from tasks.sandbox import default_sandbox
+from tasks.runs_programs import RunsPrograms
 
 INSTRUCTION = "Your code must pass these tests. Answer with the code in one ```python block and nothing else."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mbpp:
-    """`timeout_s` of wall time and `memory_mb` (2**20 bytes) for each program."""
+class Mbpp(RunsPrograms):
+    """`timeout_s` of wall time for each program; other keys in `RunsPrograms`."""
 
     timeout_s: Annotated[float, Gt(0)] = 3.0
-    memory_mb: Annotated[int, Ge(64)] = 1024
 
     version: ClassVar[int] = 1
     metric: ClassVar[str | None] = "pass@1"
@@ -46,11 +48,9 @@ class Mbpp:
         for name, row in zip(ids, rows, strict=True):
             problem, code = text_fields(row, "prompt", "code")
             imports, tests = text_list(row, "test_imports"), text_list(row, "test_list")
-            reference = {
-                "entry_point": entry_point(row, code, tests),
-                "tests": "\n".join([*imports, *tests]),
-                "code": code,
-            }
+            called = entry_point(row, code, tests)
+            check = tests_apart(row, "\n".join([*imports, *tests]), called)
+            reference = {"entry_point": called, "tests": check, "code": code}
             shown = "\n".join(tests)
             content = f"{problem.strip()}\n\n{INSTRUCTION}\n\n```python\n{shown}\n```"
             samples.append(Sample(id=name, messages=[{"role": "user", "content": content}], reference=reference))
@@ -62,19 +62,16 @@ class Mbpp:
         answer = extract_script(completion, problem["entry_point"])
         if answer.text is None:
             return Score(value=0.0, detail={"answer": answer.how, "reason": answer.how})
-        sandbox = default_sandbox()
-        name, tests = problem["entry_point"], problem["tests"]
+        sandbox = self.sandbox()
         limits: dict[str, Any] = {"timeout_s": self.timeout_s, "memory_mb": self.memory_mb}
-        if only_values(tests, name):
-            outcome = sandbox.run_checked(answer.text, tests, [name], **limits)
-        else:
-            outcome = sandbox.run_program(f"{answer.text}\n{tests}\n", **limits)
+        outcome = sandbox.run_checked(answer.text, problem["tests"], [problem["entry_point"]], **limits)
         detail = {"answer": answer.how, "reason": outcome.reason, "run_s": round(outcome.seconds, 4)}
         return Score(value=float(outcome.passed), detail={**detail, "sandbox": sandbox.isolation})
 
 
-def only_values(tests: str, name: str) -> bool:
-    """Whether `tests` need nothing of the answer but what its function `name` returns."""
+def tests_apart(row: Row, tests: str, name: str) -> str:
+    """`tests` with the modules of the standard library that they name. ValueError where they need more of the answer than
+    what its function `name` returns: a class, another function, or `name` itself as a value."""
     nodes = list(ast.walk(ast.parse(tests)))
     imported = {
         (alias.asname or alias.name).split(".")[0]
@@ -82,11 +79,19 @@ def only_values(tests: str, name: str) -> bool:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    used, set_here = {node.id for node in names}, {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    unknown = used - imported - set_here - {name} - set(dir(builtins))
+    modules = sorted(unknown & sys.stdlib_module_names)
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    passed = any(isinstance(node, ast.Name) and node.id == name and id(node) not in called for node in nodes)
-    has_functions = passed or any(isinstance(node, ast.Lambda) for node in nodes)
-    return not has_functions and used <= imported | {name} | set(dir(builtins))
+    needed = unknown.difference(modules) | {node.id for node in names if node.id == name and id(node) not in called}
+    has_lambda = any(isinstance(node, ast.Lambda) for node in nodes)
+    if needed or has_lambda:
+        what = "a lambda" if has_lambda else ", ".join(sorted(needed))
+        raise ValueError(
+            f"{row.where}: 'test_list' needs more than what {name} returns ({what}), so it cannot be graded"
+        )
+    return "".join(f"import {module}\n" for module in modules) + tests
 
 
 def entry_point(row: Row, code: str, tests: list[str]) -> str:

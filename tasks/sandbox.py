@@ -1,6 +1,6 @@
-"""Runs untrusted Python and says whether it ran to its end.
+"""Runs untrusted Python: a script, or functions that a trusted check calls from a process of its own.
 
-Three layers, strongest first; `Sandbox()` probes which of them this host allows, once, by running a program in it:
+Three layers, strongest first; `Sandbox()` probes which of them this host allows, once, by running a script in it:
 
 1. namespaces: `unshare` gives own mounts, processes, network (none) and IPC; `jail.py` makes a private read-only root
    and, where we are root, an unprivileged user; when its first process ends, the kernel kills all others.
@@ -8,30 +8,25 @@ Three layers, strongest first; `Sandbox()` probes which of them this host allows
 3. a fallback where `unshare` is refused or missing: resource limits, a temporary folder and a supervisor that kills
    all descendants. `Sandbox.isolation` says what it lacks, and scores record that.
 
-Not covered: faults of the kernel, and a program that attacks the check from inside the same interpreter with means
-other than those `jail_runner.py` closes (a value whose `==` is always true passes any assertion).
+In all of them a program shares its process with nothing that decides whether it passes. Not covered: faults of the kernel.
 """
 
 import json
 import os
 import secrets
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tasks.sandbox_levels import levels
-
-START_LIMIT_S = 30.0  # for namespaces and interpreters to start on a busy host; not counted as the program's time
-MAX_REASON_BYTES = 4096
+from tasks.sandbox_watch import START_LIMIT_S, Ending, Limits, explain_code, watch
 
 
 class GraderError(RuntimeError):
@@ -40,25 +35,38 @@ class GraderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`passed` only when the source ran to its end. `seconds` of wall time, start-up excluded."""
+    """`passed`: the check ran to its end. `seconds` of wall time, start-up excluded."""
 
     passed: bool
     reason: str
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptOutcome(Outcome):
+    """`passed`: ran to its end or called `sys.exit`, whatever it printed. `output` is what it printed, cut at a limit."""
+
+    output: bytes
+
+
 class Sandbox:
     """One probed way to run programs. Safe to share between threads; every run has its own processes and folder."""
 
-    def __init__(self, *, level: str | None = None) -> None:
-        """Take the strongest level that works here, or the one named `level`. GraderError when none works."""
+    def __init__(self, *, level: str | None = None, allow_weak: bool = False) -> None:
+        """Take the strongest level that works here, or the one named `level`. GraderError when none works.
+
+        A weak level (see `Level`) counts only with `allow_weak`, or by its name.
+        """
         failures = []
         for candidate in levels(os.geteuid() == 0):
             if level not in (None, candidate.name) or (candidate.unshare and shutil.which("unshare") is None):
                 continue
+            if candidate.is_weak and level is None and not allow_weak:
+                failures.append(f"{candidate.name}: too weak for root")
+                continue
             self.level = candidate
             try:
-                outcome = self._run_once(["import math"], timeout_s=10.0, memory_mb=1024, max_output_bytes=1 << 20)
+                outcome = self.run_script("import math", timeout_s=10.0)
             except GraderError as error:
                 failures.append(f"{candidate.name}: {error}")
                 continue
@@ -72,23 +80,14 @@ class Sandbox:
         """JSON-able: the level's name, what it `holds` and what it `lacks`."""
         return {"level": self.level.name, "holds": list(self.level.holds), "lacks": list(self.level.lacks)}
 
-    def run_program(
-        self, source: str, *, timeout_s: float, memory_mb: int = 1024, max_output_bytes: int = 1 << 20
-    ) -> Outcome:
-        """Run `source` as `__main__` and wait for its end, at most `timeout_s` of wall time after its start.
-
-        `memory_mb` (2**20 bytes) limits the address space of each of at most 8 processes. What it prints is read and
-        dropped; more than `max_output_bytes` ends it. Never raises for what the program does. Raises GraderError when the
-        sandbox does not start, twice.
-        """
-        return self._run([source], timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
-
     def run_checked(
         self,
         program: str,
         check: str,
         names: list[str],
         *,
+        data: Any = None,
+        call_s: float | None = None,
         timeout_s: float,
         memory_mb: int = 1024,
         max_output_bytes: int = 1 << 20,
@@ -97,49 +96,84 @@ class Sandbox:
 
         The two run in two processes and exchange plain values (`check_values.py`), so nothing in `program` can see or
         change the check: objects that equal everything, replaced built-ins and searches for the pass mark gain nothing.
-        `check` must be trusted. Arguments are copies: a change that a function makes to them stays in its process.
+        `check` must be trusted; it finds `data` (JSON-able) under that name, and a call that takes longer than `call_s` of
+        wall time ends it. Arguments are copies: a change that a function makes to them stays in its process.
+
+        `timeout_s` of wall time after the start; `memory_mb` (2**20 bytes) limits the address space of each of at most 8
+        processes. What `program` prints is dropped; more than `max_output_bytes` ends it. Never raises for what it does.
+        Raises GraderError when the sandbox does not start, twice.
         """
-        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_bytes": max_output_bytes}
-        return self._run([program, check, names], **limits)
-
-    def _run(self, payload: list[Any], **limits: Any) -> Outcome:
-        try:
-            return self._run_once(payload, **limits)
-        except GraderError:  # a host short of processes or memory for a moment
-            return self._run_once(payload, **limits)
-
-    def _run_once(self, content: list[Any], *, timeout_s: float, memory_mb: int, max_output_bytes: int) -> Outcome:
+        limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
         mark = secrets.token_hex(32)
-        with (
-            tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder,
-            tempfile.TemporaryFile() as payload,
-        ):
-            payload.write(json.dumps([mark, *content]).encode())
-            payload.seek(0)
+        content = json.dumps([mark, program, check, names, data, call_s])
+        ending = self._run("serve_runner.py", content.encode(), None, limits)
+        passed = ending.broken is None and ending.report == b"S" + mark.encode() and ending.code == 0
+        reason = "passed" if passed else ending.broken or explain(ending, mark.encode())
+        return Outcome(passed=passed, reason=reason, seconds=ending.seconds)
+
+    def run_script(
+        self,
+        program: str,
+        stdin: bytes = b"",
+        *,
+        timeout_s: float,
+        memory_mb: int = 1024,
+        max_output_bytes: int = 8 << 20,
+    ) -> ScriptOutcome:
+        """Run `program` as a script of its own with `stdin` as a file on its standard input; returns what it printed.
+
+        It sees these two things and nothing else, so a comparison of `output` with an expected one is out of its reach.
+        Limits and errors as of `run_checked`; what it prints on standard error counts among `max_output_bytes` too.
+        """
+        limits = Limits(timeout_s=timeout_s, memory_mb=memory_mb, max_output_bytes=max_output_bytes)
+        ending = self._run("script_runner.py", stdin, program.encode("utf-8", "surrogatepass"), limits)
+        passed = ending.broken is None and ending.code == 0
+        reason = "passed" if passed else ending.broken
+        if reason is None:
+            reason = (ending.last_error() if ending.code == 1 else "") or explain_code(ending.code)
+        return ScriptOutcome(passed=passed, reason=reason, seconds=ending.seconds, output=ending.output)
+
+    def _run(self, runner: str, stdin: bytes, source: bytes | None, limits: Limits) -> Ending:
+        try:
+            return self._run_once(runner, stdin, source, limits)
+        except GraderError:  # a host short of processes or memory for a moment
+            return self._run_once(runner, stdin, source, limits)
+
+    def _run_once(self, runner: str, stdin: bytes, source: bytes | None, limits: Limits) -> Ending:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True))
             report_read, report_write = os.pipe()
             os.set_blocking(report_read, False)
-            with open(report_read, "rb", buffering=0) as report:
-                try:
-                    process = subprocess.Popen(
-                        self._command(folder, report_write, timeout_s, memory_mb, is_checked=len(content) > 1),
-                        stdin=payload,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        pass_fds=(report_write,),
-                        cwd="/",
-                        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
-                        start_new_session=True,
-                    )
-                finally:
-                    os.close(report_write)
-                payload.close()  # in the fallback the program could find it through our descriptors
-                with process:
-                    return self._watch(process, report.fileno(), mark.encode(), timeout_s, max_output_bytes)
+            report = stack.enter_context(open(report_read, "rb", buffering=0))
+            with ExitStack() as ours:  # in the fallback the program could find these through our descriptors
+                ours.callback(os.close, report_write)
+                files = []
+                for data in [stdin] if source is None else [stdin, source]:
+                    files.append(ours.enter_context(tempfile.TemporaryFile()))  # it has no name
+                    files[-1].write(data)
+                    files[-1].seek(0)
+                passed_on = [report_write, *(file.fileno() for file in files[1:])]
+                process = subprocess.Popen(
+                    self._command(runner, folder, passed_on, limits),
+                    stdin=files[0],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=passed_on,
+                    cwd="/",
+                    env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
+                    start_new_session=True,
+                )
+            with process:
+                ending = watch(process, report.fileno(), limits, self._end)
+        if not ending.report:
+            raise GraderError(f"the sandbox did not start: {ending.last_error() or f'exit code {ending.code}'}"[:300])
+        return ending
 
-    def _command(self, folder: str, report_fd: int, timeout_s: float, memory_mb: int, *, is_checked: bool) -> list[str]:
+    def _command(self, runner: str, folder: str, descriptors: list[int], limits: Limits) -> list[str]:
         python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
         user = 50_000 + secrets.randbelow(10_000)
-        values = source_of("check_values.py")
+        is_checked = runner == "serve_runner.py"
+        values = source_of("check_values.py") if is_checked else ""
         spec = {
             "private_root": bool(self.level.unshare),
             # A random user: the process limit counts per user, and parallel runs must not share it.
@@ -148,62 +182,17 @@ class Sandbox:
             "folder": folder,
             "visible": sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}),
             "python": python,
-            "runner": values + source_of("serve_runner.py") if is_checked else source_of("jail_runner.py"),
+            "runner": values + source_of(runner),
             "test_runner": values + source_of("check_runner.py") if is_checked else None,
-            "report_fd": report_fd,
-            "memory_bytes": memory_mb << 20,
-            "cpu_s": int(timeout_s) + 2,
+            "descriptors": descriptors,
+            "memory_bytes": limits.memory_mb << 20,
+            "cpu_s": int(limits.timeout_s) + 2,
             "file_bytes": 8 << 20,
             "open_files": 64,
             "processes": 8,
-            "deadline_s": int(timeout_s + START_LIMIT_S) + 2,
+            "deadline_s": int(limits.timeout_s + START_LIMIT_S) + 2,
         }
         return [*self.level.unshare, python, "-I", "-S", "-c", source_of("jail.py"), json.dumps(spec)]
-
-    def _watch(
-        self, process: subprocess.Popen[bytes], report_fd: int, mark: bytes, timeout_s: float, max_output_bytes: int
-    ) -> Outcome:
-        """Read both pipes until the program ends or breaks a limit; then make sure that nothing of it is left."""
-        assert process.stdout is not None
-        begin = time.monotonic()
-        deadline = begin + START_LIMIT_S
-        report, output, printed, broken = b"", b"", 0, None
-        with selectors.DefaultSelector() as selector:
-            selector.register(report_fd, selectors.EVENT_READ)
-            selector.register(process.stdout.fileno(), selectors.EVENT_READ)
-            while selector.get_map() and broken is None:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                for key, _ in ready:
-                    chunk = os.read(key.fd, 65536)
-                    if not chunk:
-                        selector.unregister(key.fd)
-                    elif key.fd == report_fd:
-                        if not report:
-                            begin = time.monotonic()
-                            deadline = begin + timeout_s
-                        report += chunk[: MAX_REASON_BYTES - len(report)]
-                    else:
-                        printed += len(chunk)
-                        output = (output + chunk)[-MAX_REASON_BYTES:]
-                if printed > max_output_bytes:
-                    broken = f"printed more than {max_output_bytes} bytes"
-                elif time.monotonic() >= deadline:
-                    broken = f"timed out after {timeout_s} s"
-        if broken is None:
-            try:  # a program may close its descriptors and go on
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                broken = f"timed out after {timeout_s} s"
-        seconds = time.monotonic() - begin
-        self._end(process)
-        if not report:
-            last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise GraderError(f"the sandbox did not start: {''.join(last) or f'exit code {process.returncode}'}"[:300])
-        if broken is not None:
-            return Outcome(passed=False, reason=broken, seconds=seconds)
-        if report == b"S" + mark and process.returncode == 0:
-            return Outcome(passed=True, reason="passed", seconds=seconds)
-        return Outcome(passed=False, reason=explain(report, mark, process.returncode), seconds=seconds)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None and not self.level.unshare:
@@ -215,16 +204,14 @@ class Sandbox:
         process.wait()
 
 
-def explain(report: bytes, mark: bytes, code: int) -> str:
+def explain(ending: Ending, mark: bytes) -> str:
     """Why a program did not pass, in a line. The mark never appears in it."""
+    report = ending.report
     if report.startswith(b"SE"):
         return report[2:].decode("utf-8", "replace").splitlines()[0][:300] if report[2:].strip() else "failed"
     if mark in report:
         return "wrote to the descriptor of the report"
-    if code > 128:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(code - 128).name}"
-    return f"ended early with exit code {code}"
+    return explain_code(ending.code)
 
 
 @cache
@@ -233,10 +220,5 @@ def source_of(name: str) -> str:
 
 
 @cache
-def default_sandbox() -> Sandbox:
-    return Sandbox()
-
-
-def run_program(source: str, *, timeout_s: float, memory_mb: int = 1024) -> Outcome:
-    """`Sandbox.run_program` of the strongest sandbox of this host, probed at the first call."""
-    return default_sandbox().run_program(source, timeout_s=timeout_s, memory_mb=memory_mb)
+def default_sandbox(allow_weak: bool = False) -> Sandbox:
+    return Sandbox(allow_weak=allow_weak)

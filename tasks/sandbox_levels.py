@@ -8,11 +8,14 @@ NAMESPACED = ["own process namespace: all end together", "no network", "private 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
+    """`is_weak`: a program may signal the processes of root and use its files, though it has no capabilities."""
+
     name: str
     unshare: tuple[str, ...]  # empty: no namespaces
     drop_user: bool
     holds: list[str]
     lacks: list[str]
+    is_weak: bool = False
 
 
 def levels(is_root: bool) -> list[Level]:
@@ -47,5 +50,6 @@ def levels(is_root: bool) -> list[Level]:
         drop_user=False,
         holds=[*COMMON, *([] if is_root else [process_limit]), "a supervisor kills all descendants"],
         lacks=[*missing, "unprivileged user", *([no_process_limit] if is_root else [])],
+        is_weak=is_root,
     )
     return [direct, by_user, dropped, plain] if is_root else [by_user, plain]

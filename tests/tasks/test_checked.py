@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.check_values import Foreign, decode, encode
-from tasks.mbpp import only_values
 from tasks.sandbox import GraderError, Outcome, Sandbox, source_of
 from tasks.sandbox_levels import levels
 
@@ -68,6 +67,12 @@ TRICKS = {
     "            if b'assert' in os.read(fd, 9999): return 5\n        except OSError: pass\n    return 1",
     "looks for the test in memory": "import gc\nword = ''.join(['== ', '5'])\ndef f(x):\n"
     "    return 5 if any(word in repr(one) for one in gc.get_objects() if type(one) in (tuple, list)) else 1",
+    "becomes another program": "import os\ndef f(x): os.execv('/bin/true', ['true'])",
+    "a child answers": "import os\ndef f(x):\n    if os.fork():\n        os.wait()\n        return 1\n"
+    "    for fd in range(3, 64):\n        try: os.write(fd, b'{\"value\": 1}\\n')\n        except OSError: pass\n"
+    "    os._exit(0)",
+    "traces": "import sys\nsys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\ndef f(x): return 1",
+    "an audit hook": "import os, sys\nsys.addaudithook(lambda *a: None)\ndef f(x): return 1",
     "says it raised": "def f(x): raise AssertionError",
     "replies rubbish": "import os\ndef f(x):\n    for fd in range(3, 64):\n        try: os.write(fd, b'rubbish\\n')\n"
     "        except OSError: pass\n    return 1",
@@ -90,7 +95,7 @@ def test_the_tricks_would_pass_in_one_process() -> None:
     """Negative control: some of them do fool a test in the same interpreter."""
     sandbox = next(iter(SANDBOXES.values()))
     for name in ("equals everything", "an int that equals everything"):
-        assert sandbox.run_program(TRICKS[name] + "\nassert f(2) == 5", timeout_s=20.0).passed
+        assert sandbox.run_script(TRICKS[name] + "\nassert f(2) == 5", timeout_s=20.0).passed
 
 
 MEMORY = """
@@ -226,18 +231,3 @@ def test_the_runners_are_programs_of_their_own() -> None:
         text = source_of("check_values.py") + source_of(f"{name}.py").replace('== "__main__"', '== "no"')
         done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("tests", "plain"),
-    [
-        ("assert f(1) == 2", True),
-        ("import math\nassert math.isclose(f(1), 2)", True),
-        ("assert sorted(f([1], key='a')) == list(range(3))", True),
-        ("assert f([Pair(1, 2)]) == 3", False),
-        ("assert f(lambda x: x) == 3", False),
-        ("assert list(map(f, [1])) == [3]", False),
-    ],
-)
-def test_when_a_test_can_run_apart(tests: str, plain: bool) -> None:
-    assert only_values(tests, "f") == plain

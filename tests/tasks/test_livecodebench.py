@@ -53,6 +53,21 @@ READS = {
     "sys.stdout.write(f'{total}\\n{total / n}\\n')",
     "os.write": "import os\nn = int(input())\ntotal = sum(map(int, input().split()))\n"
     "os.write(1, f'{total}\\n{total / n}\\n'.encode())",
+    "an early exit with a code": "import sys\nn = int(input())\ntotal = sum(map(int, input().split()))\n"
+    f"{END}\nsys.exit(1)",
+    "an early exit with a word": "import sys\nn = int(input())\ntotal = sum(map(int, input().split()))\n"
+    f"{END}\nsys.exit('done')",
+    "a leap to the end": "import os\nn = int(input())\ntotal = sum(map(int, input().split()))\n"
+    "print(total)\nprint(total / n, flush=True)\nos._exit(0)",
+    "the size of the input": "import os\nn, *values = map(int, os.read(0, os.fstat(0).st_size).split())\n"
+    f"total = sum(values)\n{END}",
+    "an exit hook": "import atexit\nn = int(input())\ntotal = sum(map(int, input().split()))\n"
+    "atexit.register(lambda: print(total / n))\nprint(total)",
+    "words on standard error": f"import sys\nn = int(input())\nprint('n is', n, file=sys.stderr)\n"
+    f"total = sum(map(int, input().split()))\n{END}",
+    "deep recursion": "n = int(input())\nvalues = list(map(int, input().split()))\n"
+    "def add(k): return values[k] + add(k + 1) if k < n else 0\ndef sink(k): return sink(k - 1) if k else 0\n"
+    f"sink(40_000)\ntotal = add(0)\n{END}",
     "an early exit": f"n = int(input())\ntotal = sum(map(int, input().split()))\n{END}\nexit()",
     "a thread that nobody waits for": "import sys, threading\nsys.setrecursionlimit(10**6)\n"
     "threading.stack_size(2**26)\ndef main():\n    n = int(input())\n    total = sum(map(int, input().split()))\n"
@@ -103,13 +118,18 @@ def test_methods(code: str) -> None:
 @pytest.mark.parametrize(
     ("sample", "code", "reason"),
     [
-        (SUM, "n = int(input())\nprint(6)\nprint(2.0)", "AssertionError: test 2: line 1 is '6', not '-5'"),
+        (SUM, "n = int(input())\nprint(6)\nprint(2.0)", "test 2: line 1 is '6', not '-5'"),
         (SUM, "print(6)", "test 1: printed 1 lines, not 2"),
         (SUM, "print('six')\nprint('two')", "test 1: line 1 is 'six', not '6'"),
         (SUM, "print(1 / 0)", "ZeroDivisionError"),
-        (SUM, "import os\nprint(6)\nprint(2.0)\nos._exit(0)", "ended early"),
-        (SUM, "while True: pass", "AssertionError: test 1: took more than 0.5 s"),
-        (SUM, "try:\n    while input: len('')\nexcept BaseException:\n    while True: pass", "timed out after 1.5 s"),
+        (SUM, "import os\nprint(6)\nprint(2.0)\nos._exit(0)", "test 1: printed 1 lines, not 2"),  # not yet flushed
+        (SUM, "import os\nprint(6)\nprint(2.0, flush=True)\nos._exit(3)", "test 1: ended early with exit code 3"),
+        (SUM, "import os\nprint(6)\nprint(2.0, flush=True)\nos.abort()", "test 1: killed by SIGABRT"),
+        (SUM, "print(6)\nprint(2.0, flush=True)\nraise KeyError('x')", "test 1: KeyError: 'x'"),
+        (SUM, "while True: pass", "test 1: timed out after 0.5 s"),
+        (SUM, "try:\n    while input: len('')\nexcept BaseException:\n    while True: pass", "timed out after 0.5 s"),
+        (PAIRS, METHOD.replace("seen = {}", "\n        while True: pass"), "test 1: took more than 0.5 s"),
+        (PAIRS, "import time\nwhile True: pass\n" + METHOD, "test 1: took more than 0.5 s"),
         (SUM, "import numpy\nprint(6)", "ModuleNotFoundError"),
         (PAIRS, METHOD.replace("twoSum", "pairs"), "AttributeError"),
         (PAIRS, METHOD.replace("[seen[target - value], place]", "[0, 1]"), "test 2: returned [0, 1], not [1, 2]"),

@@ -59,12 +59,38 @@ def test_what_is_no_right_answer(completion: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "tests",
+    [
+        ["assert count_vowels('a') == 1"],
+        ["words = ['a', 'e']", "assert [count_vowels(word) for word in words] == [1, 1]"],
+        ["assert count_vowels('a') < sys.getsizeof('a')"],  # task 596 of another split imports no sys
+    ],
+)
+def test_what_tests_may_use(tmp_path: Path, tests: list[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**ROWS[0], "test_list": tests}) + "\n")
+    result = score(TASK.load(path)[0], ROWS[0]["code"])
+    assert (result.value, result.detail["reason"]) == (1.0, "passed")
+
+
+def test_an_answer_that_equals_everything_fails() -> None:
+    trick = "class A:\n    __eq__ = lambda s, o: True\n\ndef count_vowels(text):\n    return A()"
+    assert score(TASK.load(FIXTURE)[0], f"```python\n{trick}\n```").value == 0.0
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"task_id": "11"}, r'a\.jsonl:1: "task_id" must be a whole number'),
         ({"test_list": "assert f() == 1"}, r"a\.jsonl:1: field 'test_list' must be a list of strings"),
         ({"test_imports": None}, r"a\.jsonl:1: field 'test_imports' must be a list of strings"),
         ({"test_list": ["assert len('') == 0"]}, r"a\.jsonl:1: no test calls a function that 'code' defines"),
+        (
+            {"test_list": ["assert count_vowels([Pair(1, 2)]) == 3"]},
+            r"a\.jsonl:1: 'test_list' needs more than what count_vowels returns \(Pair\), so it cannot be graded",
+        ),
+        ({"test_list": ["assert count_vowels(lambda x: x) == 3"]}, r"returns \(a lambda\)"),
+        ({"test_list": ["assert count_vowels(1) == list(map(count_vowels, [1]))"]}, r"returns \(count_vowels\)"),
         ({"code": "def f(:"}, r"a\.jsonl:1: 'code' or 'test_list' does not parse"),
     ],
 )
