@@ -2,7 +2,8 @@
 
     python -m benchmarks.performance_page
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. Where its result file is not there, it says so.
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. Where its result file is not there, it says so. Rounds of
+`rounds --groups others`, in a second file, join the first file's in the table of batches and contexts.
 """
 
 import json
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
 ROUNDS = "rounds/h200.json"
+OTHER_ROUNDS = "rounds/h200_others.json"
 DECODE = "decode/h200_bfloat16.json"
 EQUAL = "decode/h200_float32.json"
 STAGES = ("draft", "build", "verify", "sample", "commit")
@@ -28,13 +30,33 @@ def main() -> None:
 def render(page: str, results: Path) -> str:
     """The page with every table anew."""
     for name, (file, table) in TABLES.items():
-        path = results / file
-        text = table(json.loads(path.read_text())) if path.is_file() else f"Not measured yet (`{file}`).\n"
+        found = read(results, file)
+        if found and table is grid and (others := read(results, OTHER_ROUNDS)):
+            found = joined(found, others)
+        text = table(found) if found else f"Not measured yet (`{file}`).\n"
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not block.search(page):
             raise ValueError(f"docs/performance.md has no place for the table {name}: <!-- {name} --> <!-- /{name} -->")
         page = block.sub(lambda match, text=text: match[1] + text + match[2], page)
     return page
+
+
+def read(results: Path, file: str) -> Result | None:
+    path = results / file
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def joined(first: Result, second: Result) -> Result:
+    """The cells of both; a group that the second run took is no longer missing, and none is there twice."""
+
+    def place(found: dict[str, Any]) -> tuple[str, int, int]:
+        return found["shape"], found["batch"], found["context"]
+
+    taken = {place(cell) for cell in first["cells"]}
+    cells = [*first["cells"], *(cell for cell in second["cells"] if place(cell) not in taken)]
+    measured = {place(cell) for cell in cells}
+    missing = [group for group in first["not_measured"] + second["not_measured"] if place(group) not in measured]
+    return {**first, "cells": cells, "not_measured": missing}
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

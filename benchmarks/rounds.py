@@ -35,6 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--official", type=Path, help="checkout of the official loop: see benchmarks/official.py")
     parser.add_argument("--shapes", default="qwen3-8b,smollm2-135m,qwen3-4b")
+    parser.add_argument(
+        "--groups", choices=("all", "others"), default="all", help="others: those without official rounds"
+    )
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--verifier", choices=("coupled", "kernel", "walk"), default="coupled")
     parser.add_argument("--passes", type=int, default=5)
@@ -48,6 +51,10 @@ def main() -> None:
     bandwidth = timing.copy_bandwidth(device)
     print(f"copy bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
     names = options.shapes.split(",")
+
+    def asked(name: str) -> list[Group]:
+        return [group for group in plan([name]) if options.groups == "all" or not group.official]
+
     result: dict[str, Any] = {
         "benchmark": "rounds",
         "machine": machine.facts(device, options.commit),
@@ -61,12 +68,12 @@ def main() -> None:
         until = started + options.limit_s * place / len(names)
         begun = time.monotonic()
         if begun > until:
-            result["not_measured"] += [{**asdict(group), "reason": "time"} for group in plan([name])]
+            result["not_measured"] += [{**asdict(group), "reason": "time"} for group in asked(name)]
             continue
         models = OurModels(SHAPES[name], device, torch.bfloat16, options.verifier)
         official = OfficialLoop.of(options.official, models.model, models.network) if options.official else None
         print(f"{name}: {time.monotonic() - begun:.0f} s to make", flush=True)
-        for group in plan([name]):
+        for group in asked(name):
             if time.monotonic() > until:
                 result["not_measured"].append({**asdict(group), "reason": "time"})
                 continue

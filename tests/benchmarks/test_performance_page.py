@@ -82,3 +82,12 @@ def test_tables_of_known_results(tmp_path):
 def test_a_table_without_a_place_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no place for the table floors"):
         page.render("# Performance\n", tmp_path)
+
+
+def test_a_second_run_fills_in_what_the_first_left_out():
+    late = {**cell("dflash", "ours", 9.0), "batch": 16, "context": 8192}
+    again = cell("ddtree-63", "ours", 1.0)  # of a group that the first run has: its ratios are of that run
+    still = {"shape": "s", "batch": 4, "context": 512, "modes": ["dflash"], "reason": "time"}
+    found = page.joined(ROUNDS, {"cells": [late, again], "not_measured": [still]})
+    assert found["cells"] == [*ROUNDS["cells"], late]
+    assert found["not_measured"] == [still]
