@@ -33,9 +33,9 @@ class Foreseeing:
             self.committed[b] += num
 
     def propose(self, state: Any, root_B: Tensor, *, num_slots: int) -> Tensor:
-        liked_BD2 = self.drafter.propose(state, root_B, num_slots=num_slots).topk(2, dim=-1)
-        vocabulary = self.drafter.config.network.vocab_size
-        logits_BDV = torch.full((*liked_BD2.indices.shape[:2], vocabulary), -8.0, device=root_B.device)
+        own_BDV = self.drafter.propose(state, root_B, num_slots=num_slots)
+        liked_BD2 = own_BDV.topk(2, dim=-1)
+        logits_BDV = torch.full(own_BDV.shape, -8.0, device=root_B.device)
         logits_BDV.scatter_(
             2, liked_BD2.indices, torch.tensor([2.0, 1.9], device=root_B.device).expand_as(liked_BD2[0])
         )

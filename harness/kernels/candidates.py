@@ -56,6 +56,7 @@ def candidates(logits_BDV: Tensor, k: int) -> tuple[Tensor, Tensor]:
         GROUPS=groups,
         BLOCK=triton.next_power_of_2(chunks * groups),
         num_warps=2 * WARPS,
+        enable_fp_fusion=False,  # see _survivors
     )
     programs = min(PLACE_PROGRAMS, triton.cdiv(room, TILE))
     _place[(rows, programs)](keys_RX, count_R, logp_BDK, ids_BDK, programs, room, k, TILE=TILE, num_warps=WARPS)
@@ -107,7 +108,11 @@ def _survivors(
     logits_ptr, stride_b, stride_d, depth, vocab, parts_ptr, maxima_ptr, count_ptr, keys_ptr, chunks, programs,
     room, k, SIZE: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Keys (bits of -log p, id) of the entries of a chunk that reach the bound, at most k of them: its first k."""
+    """Keys (bits of -log p, id) of the entries of a chunk that reach the bound, at most k of them: its first k.
+
+    Equal logits must get equal keys, so every lane needs the same log_sum. With fused multiply-adds a lane keeps its own
+    product exact and gets its neighbour's rounded: odd lanes came out one bit above even ones (seen on an H200).
+    """
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += (row // depth) * stride_b + (row % depth) * stride_d
     part = tl.arange(0, CHUNKS)

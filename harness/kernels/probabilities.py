@@ -48,6 +48,7 @@ def softmax_and_positive(logits_BNV: Tensor, temperature_B: Tensor) -> tuple[Ten
         CHUNK=CHUNK,
         BLOCK_C=max(16, triton.next_power_of_2(num_chunks)),
         num_warps=4,
+        enable_fp_fusion=False,  # one `total` in every lane, so that equal logits have equal probabilities
     )
     return out_BNV, positive_BNC
 
