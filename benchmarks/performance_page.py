@@ -143,6 +143,34 @@ def kernels(result: Result) -> str:
     return "\n".join(parts) or "The profiler did not run.\n"
 
 
+# By the start of a kernel's name. The rest is told apart in the result file.
+KINDS = {
+    "matrix products": ("nvjet", "_linear", "void cublasLt", "sm90_xmma", "void gemv"),
+    "attention": ("_attend", "_join"),
+    "norms, rotation, activation": ("_rms_norm", "_rotate_and_store", "_silu_mul"),
+}
+
+
+def spent(result: Result) -> str:
+    """What a round's time went to. A product that stands below the 16 largest kernels counts as rest."""
+    rows = []
+    for cell in result["cells"]:
+        if cell["mode"] not in ("autoregressive", "ddtree-63", "ddtree-255") or not cell.get("kernels"):
+            continue
+        seen = cell["kernels"]
+        of = {
+            kind: sum(k["ms"] for k in seen["largest"] if k["name"].startswith(starts)) for kind, starts in KINDS.items()
+        }
+        sizes = result["shapes"][cell["shape"]]
+        floor = sizes["floor_ms" if cell["mode"] == "autoregressive" else "round_floor_ms"]
+        rest = seen["busy_ms"] - sum(of.values())
+        idle = max(0.0, cell["round_ms"] - seen["busy_ms"])
+        rows.append(
+            (cell["shape"], cell["mode"], ms(cell["round_ms"]), ms(floor), *map(ms, of.values()), ms(rest), ms(idle))
+        )
+    return markdown(("shape", "mode", "round", "reading all weights", *KINDS, "rest", "no kernel runs"), rows)
+
+
 def grid(result: Result) -> str:
     """Rounds of all shapes, batches and contexts, with the ratio to autoregressive of the same group."""
     groups: dict[tuple[str, int, int], dict[str, Any]] = {}
@@ -245,6 +273,7 @@ TABLES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "floors": (ROUNDS, floors),
     "rounds": (ROUNDS, rounds),
     "stages": (ROUNDS, stages),
+    "spent": (ROUNDS, spent),
     "kernels": (ROUNDS, kernels),
     "grid": (ROUNDS, grid),
     "decode": (DECODE, decode),

@@ -91,3 +91,10 @@ def test_a_second_run_fills_in_what_the_first_left_out():
     found = page.joined(ROUNDS, {"cells": [late, again], "not_measured": [still]})
     assert found["cells"] == [*ROUNDS["cells"], late]
     assert found["not_measured"] == [still]
+
+
+def test_where_a_rounds_time_went():
+    largest = [{"name": "nvjet_a", "ms": 3.0, "calls": 9}, {"name": "_attend", "ms": 1.5, "calls": 9}]
+    seen = cell("ddtree-63", "ours", 8.0, kernels={"launches": 20.0, "busy_ms": 7.5, "largest": largest})
+    lines = page.spent({**ROUNDS, "cells": [seen]}).splitlines()
+    assert lines[2] == "| s | ddtree-63 | 8 | 4.88 | 3 | 1.5 | 0 | 3 | 0.5 |"
