@@ -159,7 +159,8 @@ def spent(result: Result) -> str:
             continue
         seen = cell["kernels"]
         of = {
-            kind: sum(k["ms"] for k in seen["largest"] if k["name"].startswith(starts)) for kind, starts in KINDS.items()
+            kind: sum(k["ms"] for k in seen["largest"] if k["name"].startswith(starts))
+            for kind, starts in KINDS.items()
         }
         sizes = result["shapes"][cell["shape"]]
         floor = sizes["floor_ms" if cell["mode"] == "autoregressive" else "round_floor_ms"]

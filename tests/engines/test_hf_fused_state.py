@@ -25,7 +25,9 @@ def fused_bench(checkpoint, folder) -> Bench:
 
 def lines_of(bench) -> list:
     requests = [Request(sample_id=str(i), repeat=0, prompt_ids=[5 + i, 9, 3], stream=i) for i in range(2)]
-    return list(state(bench, requests, 6, CertifySettings(equality_temperatures=[], redraw_temperatures=[]), lambda _: None))
+    return list(
+        state(bench, requests, 6, CertifySettings(equality_temperatures=[], redraw_temperatures=[]), lambda _: None)
+    )
 
 
 def test_committed_rows_are_a_prefills(tiny_checkpoint, tmp_path):
@@ -38,6 +40,8 @@ def test_committed_rows_are_a_prefills(tiny_checkpoint, tmp_path):
 def test_a_wrong_row_is_seen(tiny_checkpoint, tmp_path):
     bench = fused_bench(tiny_checkpoint("llama"), tmp_path)
     commit = bench.target.commit
-    bench.target.commit = lambda path_BW, num_B: commit(path_BW.clamp(max=1), num_B)  # the first child, whatever was taken
+    bench.target.commit = lambda path_BW, num_B: commit(
+        path_BW.clamp(max=1), num_B
+    )  # the first child, whatever was taken
     target, _, _ = lines_of(bench)
     assert not target.passed

@@ -25,5 +25,6 @@ def test_every_kernel_compiles_for_an_h200(tmp_path):
         fused[name] = max(int(number), fused.get(name, 0))
     launched = {name for file in KERNELS.glob("*.py") for name in re.findall(r"^    (_\w+)\[", file.read_text(), re.M)}
     assert launched <= set(shared), f"not compiled: {sorted(launched - set(shared))}"
-    assert fused["_rms_norm"] and not any(fused[name] for name in SAME_IN_EVERY_LANE), fused
+    assert fused["_rms_norm"] > 0  # they are counted
+    assert {name: fused[name] for name in SAME_IN_EVERY_LANE if fused[name]} == {}
     assert {name: size for name, size in shared.items() if size > SHARED_MEMORY} == {}
