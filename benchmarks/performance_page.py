@@ -234,12 +234,23 @@ def equal(result: Result) -> str:
             f"{row['acceptance_length']:.3f}",
             interval(over["acceptance_length"], 3),
             percent(over["same_output"]),
+            interval(over["tokens_per_s"], 1),
+            interval(row.get("speed_up")),
         )
         for t, found in result["temperatures"].items()
         for name, row in found["arms"].items()
         if (over := row.get("over_official"))
     )
-    head = ("T", "arm", "samples", "acceptance length", "ours / official", "same output")
+    head = (
+        "T",
+        "arm",
+        "samples",
+        "acceptance length",
+        "ours / official",
+        "same output",
+        "tokens/s over official",
+        "speed-up",
+    )
     return where(result) + "\n" + markdown(head, rows)
 
 
