@@ -12,26 +12,18 @@ Unscored without a judge; `output` is one possible answer, not a reference. With
 any OpenAI-compatible endpoint rates the answers (see `judge.py`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import Sample, Score
-from tasks.judge import Judge
+from tasks.judge import Judged
 from tasks.rows import Row, read_rows, text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alpaca:
-    """`judge` is off until it has a url."""
-
-    judge: Judge = field(default_factory=Judge)
-
+class Alpaca(Judged):
     version: ClassVar[int] = 1
-
-    @property
-    def metric(self) -> str | None:
-        return "judge score" if self.judge.enabled else None
 
     def load(self, path: Path) -> list[Sample]:
         return [

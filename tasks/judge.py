@@ -15,7 +15,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
@@ -113,6 +113,17 @@ class Judge:
             if pause_s is not None:
                 time.sleep(pause_s)
         raise JudgeError(failure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A chat task: unscored without a judge. `judge` is off until it has a url."""
+
+    judge: Judge = field(default_factory=Judge)
+
+    @property
+    def metric(self) -> str | None:
+        return "judge score" if self.judge.enabled else None
 
 
 class JudgeError(Exception):

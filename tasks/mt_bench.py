@@ -15,26 +15,18 @@ Unscored without a judge. With `task.judge.url` and `task.judge.model` any OpenA
 seeing the conversation up to it (see `judge.py`); such scores belong to that judge and are not the paper's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import Sample, Score
-from tasks.judge import Judge
+from tasks.judge import Judged
 from tasks.rows import Row, integer_field, read_rows, text_list, unique_ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class MtBench:
-    """`judge` is off until it has a url."""
-
-    judge: Judge = field(default_factory=Judge)
-
+class MtBench(Judged):
     version: ClassVar[int] = 1
-
-    @property
-    def metric(self) -> str | None:
-        return "judge score" if self.judge.enabled else None
 
     def load(self, path: Path) -> list[Sample]:
         rows = read_rows(path)

@@ -9,6 +9,8 @@ from harness.config import HardwareConfig
 from harness.records import Round, Totals, TreeTrace
 from harness.speculative.base import Mode
 
+WARM_UP_TOKENS = 8  # decoded from the first prompts before anything is timed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:

@@ -8,10 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from harness.engines.base import Generation, Request, Setup
+from harness.engines.base import WARM_UP_TOKENS, Generation, Request, Setup
 from harness.records import Round, TreeTrace
-
-WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 CONNECT_S = 10.0
+# Metrics that no server gives here, with the reason.
+NO_LOGPROBS = dict.fromkeys(
+    ("quality/target_logprob", "quality/n_target_logprob"),
+    "the server is asked for tokens, not for their probabilities",
+)
 
 
 class ServerError(ValueError):

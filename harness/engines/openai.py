@@ -15,18 +15,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, MinLen
 
-from harness.engines.base import Generation, Request, Setup
-from harness.engines.http_stream import ServerError, Stream, concurrently
+from harness.engines.base import WARM_UP_TOKENS, Generation, Request, Setup
+from harness.engines.http_stream import NO_LOGPROBS, ServerError, Stream, concurrently
 from harness.records import Totals
 
-WARM_UP_TOKENS = 8
 ABSENT = {
     "acceptance": "the server's API counts no rounds",
     "rounds/": "the server's API counts no rounds",
     "stage/": "the server's API has no stage times",
     "memory/": "the server's memory is not this process's",
-    "quality/target_logprob": "the server is asked for tokens, not for their probabilities",
-    "quality/n_target_logprob": "the server is asked for tokens, not for their probabilities",
+    **NO_LOGPROBS,
 }
 
 

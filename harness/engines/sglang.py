@@ -11,15 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from harness.engines.base import Generation, Request, Setup
-from harness.engines.http_stream import ServerError, Stream, concurrently
+from harness.engines.base import WARM_UP_TOKENS, Generation, Request, Setup
+from harness.engines.http_stream import NO_LOGPROBS, ServerError, Stream, concurrently
 
-WARM_UP_TOKENS = 8
 ABSENT = {
     "stage/": "the server does not time the stages of a round",
     "acceptance/expected": "the server does not show its trees and their probabilities",
-    "quality/target_logprob": "the server is asked for tokens, not for their probabilities",
-    "quality/n_target_logprob": "the server is asked for tokens, not for their probabilities",
+    **NO_LOGPROBS,
 }
 
 
