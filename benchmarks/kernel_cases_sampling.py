@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.kernels import Case
+from benchmarks.kernel_case import Case
 from harness.decoding import round as torch_round
 from harness.decoding import verify
 from harness.decoding.noise import gumbel

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.kernels import Case
+from benchmarks.kernel_case import Case
 from harness.decoding import tree as reference
 from harness.decoding.layout import to_sibling_layout
 from harness.decoding.tree import DraftTree

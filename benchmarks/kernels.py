@@ -10,38 +10,18 @@ graph that holds the call COPIES times, by CUDA events, divided by COPIES: start
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from benchmarks import machine
+from benchmarks import kernel_cases_sampling, kernel_cases_tree, machine
+from benchmarks.kernel_case import Case
 
 COPIES = 10
 
 
-@dataclass(frozen=True)
-class Case:
-    """One function at one size. Both calls take no argument, read tensors made before and may run in a CUDA graph.
-
-    differs: both results -> what differs, in words, empty when nothing does.
-    reference_in_graph: false where the reference waits for the device; it is then timed call by call.
-    """
-
-    name: str
-    size: str
-    ours: Callable[[], Any]
-    reference: Callable[[], Any]
-    differs: Callable[[Any, Any], str]
-    reference_in_graph: bool = True
-
-
-def case_lists() -> list[Callable[[str], Iterator[Case]]]:
-    """Each makes its cases one by one, on the device it is given, so that one case's tensors go before the next."""
-    from benchmarks import kernel_cases_sampling, kernel_cases_tree  # they import Case from here
-
-    return [kernel_cases_tree.cases, kernel_cases_sampling.cases]
+CASES = (kernel_cases_tree.cases, kernel_cases_sampling.cases)
 
 
 def median_us(call: Callable[[], Any], replays: int, in_graph: bool) -> float:
@@ -100,7 +80,7 @@ def main() -> int:
         raise SystemExit("benchmarks.kernels needs a CUDA device: the kernels have no other form")
     print(f"{'name':16}{'size':44}{'ours us':>10}{'torch us':>10}")
     rows = []
-    for make in case_lists():
+    for make in CASES:
         try:
             for case in make("cuda"):
                 if asked.only in f"{case.name} {case.size}":
