@@ -54,6 +54,13 @@ def test_kernels_know_the_core_they_replace_alone(path):
     assert all(name.startswith(("harness.decoding", "harness.kernels")) for name in names if name.startswith("harness"))
 
 
+@pytest.mark.parametrize("path", of("harness/sglang_plugin/"), ids=str)
+def test_the_plugin_needs_the_core_alone(path):
+    """SGLang's environment has no more of the harness's packages."""
+    own = [name for name in imports(path) if name.startswith("harness")]
+    assert all(name.startswith(("harness.decoding", "harness.kernels", "harness.sglang_plugin")) for name in own)
+
+
 @pytest.mark.parametrize("path", [*of("harness/records.py"), *of("harness/metrics.py")], ids=str)
 def test_records_and_metrics_know_no_engine(path):
     names = imports(path)

@@ -144,14 +144,21 @@ def coupled_at_once(tree: DraftTree, logits_BNV: Tensor, sampling: SamplingBatch
         index_BW = index_B[:, None] + 1 + torch.arange(min(tree.max_depth + 1, num_nodes), device=device)
         noise_BWV = gumbel(sampling.stream_B[:, None], index_BW, vocab, scores_BNV.dtype)
         scores_BNV += noise_BWV[row_B[:, None], tree.depth_BN]
-    taken_BN = scores_BNV.max(-1).indices
+    return follow(tree, scores_BNV.max(-1).indices)
+
+
+def follow(tree: DraftTree, taken_BN: Tensor) -> Verified:
+    """The path through the children that carry the token their parent took, int64 [B, N]. The device is not asked."""
+    batch, num_nodes = taken_BN.shape
+    device = taken_BN.device
+    row_B = torch.arange(batch, device=device)
     # child_BN: the child that carries the token its parent took; the sink, column N, where there is none.
     parent_BN, node_BN = tree.parent_BN, torch.arange(num_nodes, device=device).expand(batch, -1)
     follows_BN = (parent_BN >= 0) & (taken_BN.gather(1, parent_BN.clamp(min=0)) == tree.token_BN)
     child_BN = parent_BN.new_full((batch, num_nodes + 1), num_nodes)
     child_BN = child_BN.scatter_reduce(1, torch.where(follows_BN, parent_BN, num_nodes), node_BN, "amin")
     child_BN[:, num_nodes] = num_nodes
-    path = [torch.zeros_like(index_B)]
+    path = [torch.zeros_like(row_B)]
     for _ in range(tree.max_depth):
         path.append(child_BN[row_B, path[-1]])
     path_BW = torch.stack(path, 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.decoding.ranking import top_sorted
-from harness.decoding.tree import candidates
+from harness.kernels.choice import searchers
 
 
 def head_slice(head: Any) -> tuple[int, int]:
@@ -28,7 +28,9 @@ def draft_candidates(hidden_BDH: Tensor, head: Any, k: int, group: Any = None) -
     rows, first = head_slice(head)
     hidden_BDH = hidden_BDH.to(head.weight.dtype)
     if group is None or group.world_size == 1:
-        return candidates(torch.nn.functional.linear(hidden_BDH, head.weight[:rows]), k)
+        logits_BDV = torch.nn.functional.linear(hidden_BDH, head.weight[:rows])
+        candidates, _ = searchers(logits_BDV, k)
+        return candidates(logits_BDV, k)
     # Ranks may hold unequal parts of the real vocabulary, or none of it, but gather equal shapes: -inf is no candidate.
     logits_BDV = torch.nn.functional.linear(hidden_BDH, head.weight).float()
     logits_BDV[..., rows:] = float("-inf")

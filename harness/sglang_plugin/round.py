@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.decoding.tree import DraftTree, level_wise
+from harness.decoding.tree import DraftTree
 from harness.decoding.verify import Verified, Verifier
+from harness.kernels.choice import searchers
 from harness.sglang_plugin.rows import Rows
 
 
@@ -84,7 +85,8 @@ def plant(
     """Grow the batch's trees. propose(k) -> (log p, ids) of the k likeliest tokens a depth, [B, D, k] each."""
     budget = buffers.num_nodes - 1
     logp_BDK, ids_BDK = propose(budget)
-    tree = level_wise(root_B, logp_BDK, ids_BDK, budget, spine)
+    _, search = searchers(logp_BDK, budget)
+    tree = search(root_B, logp_BDK, ids_BDK, budget, spine)
     buffers.put_tree(tree, prefix_B.to(torch.int64))
 
 

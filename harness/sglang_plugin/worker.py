@@ -17,7 +17,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from torch import Tensor
 
 from harness.decoding.tree import root_only
-from harness.decoding.verify import VERIFIERS
+from harness.kernels.choice import verifier
 from harness.sglang_plugin import compat, mask
 from harness.sglang_plugin.commit import RowMover
 from harness.sglang_plugin.marginals import draft_candidates
@@ -32,7 +32,7 @@ class DDTreeWorker(DFlashWorkerV2):
         compat.check_hooks()
         super().__init__(*args, **kwargs)
         self.options = read_options(os.environ)
-        self.verify = VERIFIERS[self.options.verifier]
+        self.verify = verifier(self.options.verifier)
         self.target_runner = self.model_runner
         check_model(self.target_runner)
         # The base class takes speculative_num_draft_tokens for the block size; here it is the tree's width.
@@ -73,9 +73,24 @@ class DDTreeWorker(DFlashWorkerV2):
             self._judges_in_graph = True
         else:
             self._judges_in_graph = False
+        if self.device != "cpu":
+            self._rehearse()
         self._plants_in_graph = self.device != "cpu" and self.is_alone
         if self._plants_in_graph:
             self.draft_model_runner.capture_tail_hooks.append(self._plant_in_graph)
+
+    @torch.inference_mode()
+    def _rehearse(self) -> None:
+        """Kernels compile and tables go to the device at their first call, which must not be inside a capture."""
+        runner = self.target_runner
+        weight = runner.model.lm_head.weight
+        for count in (1, 2):  # Triton compiles a 1 apart
+            rows, prefix_B = self.rows.captured(count), torch.zeros(count, dtype=torch.int64, device=self.device)
+            if self.is_alone:
+                self._plant(weight.new_zeros(count * self.block_size, weight.shape[1]), prefix_B, prefix_B)
+            for dtype in {weight.dtype, torch.float32}:
+                shape = count * self.width, int(runner.model_config.vocab_size)
+                self._judge(torch.zeros(shape, dtype=dtype, device=self.device), prefix_B, rows)
 
     # What SGLang's graphs end with. All tensors are the graphs' own static ones.
 

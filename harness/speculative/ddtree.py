@@ -7,7 +7,8 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from harness.decoding.tree import DraftTree
-from harness.speculative.base import VerifierName, searchers
+from harness.kernels.choice import searchers
+from harness.speculative.base import VerifierName
 
 
 @dataclass(frozen=True, kw_only=True)

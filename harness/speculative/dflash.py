@@ -6,7 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from harness.decoding.tree import DraftTree, chain, level_wise
-from harness.speculative.base import VerifierName, searchers
+from harness.kernels.choice import searchers
+from harness.speculative.base import VerifierName
 
 
 @dataclass(frozen=True, kw_only=True)

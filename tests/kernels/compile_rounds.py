@@ -16,8 +16,9 @@ from triton.runtime.jit import JITFunction
 
 from harness.decoding.tree import DraftTree
 from harness.decoding.verify import Verified
-from harness.kernels import sample_kernel
-from harness.speculative import base, ddtree, dflash
+from harness.kernels import choice, verify
+from harness.sglang_plugin import round as plugin_round
+from harness.speculative import ddtree, dflash
 
 SM_90 = GPUTarget("cuda", 90, 32)
 compiled: dict[str, Any] = {}
@@ -36,9 +37,9 @@ def compile_only() -> None:
         compiled[kernel.hash] = kernel
 
     JITFunction.run = run
-    for module in (ddtree, dflash):
-        module.searchers = lambda *_: base._kernels()[:2]  # as for logits on a GPU
-    sample_kernel.accept_by_kernel = nothing_accepted  # sgl-kernel's own comes compiled; its torch form needs a tree
+    for module in (ddtree, dflash, plugin_round):
+        module.searchers = lambda *_: (choice.kernels().candidates, choice.kernels().build_tree)  # as on a GPU
+    verify.accept_by_kernel = nothing_accepted  # sgl-kernel's own comes compiled; its torch form needs a tree
     torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.zeros, torch.zeros_like, torch.Tensor.new_zeros
 
 
@@ -78,8 +79,26 @@ def rounds(shape: Any, dtype: torch.dtype, verifier: str, batch: int, modes: tup
                 getattr(a_round, stage)(900)
 
 
+@torch.inference_mode()
+def plugin_rounds(verifier: str, batch: int) -> None:
+    """What SGLang's graphs end with, at the shapes of SmolLM2."""
+    from harness.decoding.tree import candidates
+    from harness.sglang_plugin.rows import SamplingRows
+
+    depth, vocab, budget = 7, 49152, 15
+    buffers = plugin_round.RoundBuffers(batch, budget + 1, depth + 1, "cpu")
+    prefix_B = torch.full((batch,), 9)
+    logits_BDV = torch.zeros(batch, depth, vocab, dtype=torch.bfloat16)
+    plugin_round.plant(buffers, prefix_B, prefix_B, lambda k: candidates(logits_BDV, k), False)
+    logits_MV = torch.zeros(batch * (budget + 1), vocab)
+    verify_by_kernels = choice.kernels().verifiers[verifier]
+    plugin_round.judge(buffers, logits_MV, prefix_B, SamplingRows(batch, "cpu", 0).captured(batch), verify_by_kernels)
+
+
 def main() -> None:
     compile_only()
+    plugin_rounds("coupled", 1)
+    plugin_rounds("kernel", 4)
     from benchmarks.shapes import SHAPES
 
     llama = replace(SHAPES["smollm2-135m"], layers=2, target_layer_ids=(0, 1), drafter_layers=1)
