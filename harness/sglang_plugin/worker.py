@@ -73,8 +73,7 @@ class DDTreeWorker(DFlashWorkerV2):
             self._judges_in_graph = True
         else:
             self._judges_in_graph = False
-        if self.device != "cpu":
-            self._rehearse()
+        self._rehearse()
         self._plants_in_graph = self.device != "cpu" and self.is_alone
         if self._plants_in_graph:
             self.draft_model_runner.capture_tail_hooks.append(self._plant_in_graph)
