@@ -85,8 +85,8 @@ class DDTreeWorker(DFlashWorkerV2):
         weight = runner.model.lm_head.weight
         for count in (1, 2):  # Triton compiles a 1 apart
             rows, prefix_B = self.rows.captured(count), torch.zeros(count, dtype=torch.int64, device=self.device)
-            if self.is_alone:
-                self._plant(weight.new_zeros(count * self.block_size, weight.shape[1]), prefix_B, prefix_B)
+            hidden = weight.new_zeros(count * self.block_size, weight.shape[1])
+            self._plant(hidden, prefix_B, prefix_B)
             for dtype in {weight.dtype, torch.float32}:
                 shape = count * self.width, int(runner.model_config.vocab_size)
                 self._judge(torch.zeros(shape, dtype=dtype, device=self.device), prefix_B, rows)
